@@ -77,12 +77,36 @@ func hasBinaries(dir string) bool {
 		return false
 	}
 	for _, name := range []string{"initdb", "postgres"} {
-		info, err := os.Stat(filepath.Join(dir, name))
-		if err != nil || info.IsDir() || info.Mode().Perm()&0o111 == 0 {
+		if !executable(filepath.Join(dir, name)) {
 			return false
 		}
 	}
 	return true
+}
+
+func executable(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && !info.IsDir() && info.Mode().Perm()&0o111 != 0
+}
+
+// findTool returns the path of a client tool: in dir, else in the newest package that has it, else its bare name, for
+// PATH.
+func findTool(dir, tool string) string {
+	candidates := []string{dir}
+	for _, pattern := range binGlobs {
+		dirs, err := filepath.Glob(pattern)
+		if err != nil {
+			continue // a fixed pattern: it is well-formed
+		}
+		slices.SortFunc(dirs, newestFirst)
+		candidates = append(candidates, dirs...)
+	}
+	for _, candidate := range candidates {
+		if path := filepath.Join(candidate, tool); executable(path) {
+			return path
+		}
+	}
+	return tool
 }
 
 var majorInPath = regexp.MustCompile(`\d+`)

@@ -91,3 +91,11 @@ func TestParseVersion(t *testing.T) {
 		})
 	}
 }
+
+func TestFindTool(t *testing.T) {
+	t.Parallel()
+	dir := fakeBin(t, t.TempDir(), "pgbench", "only-here")
+	require.Equal(t, filepath.Join(dir, "pgbench"), findTool(dir, "pgbench"))
+	require.Equal(t, filepath.Join(dir, "only-here"), findTool(dir, "only-here"))
+	require.Equal(t, "nowhere-at-all", findTool(dir, "nowhere-at-all"))
+}

@@ -306,9 +306,10 @@ func (s *Server) Version() int { return s.version }
 // Running says whether the server process runs.
 func (s *Server) Running() bool { return s.proc != nil && s.proc.running() }
 
-// Command returns a command that runs a client tool of [Server.BinDir], such as pgbench, against this server.
+// Command returns a command that runs a client tool, such as pgbench, against this server: the one of
+// [Server.BinDir], or where that folder holds only the server, one of another installed Postgres.
 func (s *Server) Command(ctx context.Context, tool string, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, filepath.Join(s.opts.BinDir, tool), args...)
+	cmd := exec.CommandContext(ctx, findTool(s.opts.BinDir, tool), args...)
 	cmd.Env = append(os.Environ(), "PGHOST=127.0.0.1", "PGPORT="+strconv.Itoa(s.port), "PGUSER=postgres",
 		"PGPASSWORD="+s.opts.Password, "PGSSLMODE=disable")
 	return cmd
