@@ -85,7 +85,7 @@ func (db *DB) rollbackPrepared(ctx context.Context) {
 	if err != nil {
 		return
 	}
-	defer conn.Close(ctx) //nolint:errcheck // FORCE ends it otherwise
+	defer conn.Close(ctx) // FORCE ends it otherwise
 	rows, err := conn.Query(ctx, "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()")
 	if err != nil {
 		return
@@ -177,7 +177,7 @@ func adminExec(ctx context.Context, server *pgserver.Server, sql string) error {
 	if err != nil {
 		return err
 	}
-	defer conn.Close(ctx) //nolint:errcheck // the statement's own error is what matters
+	defer conn.Close(ctx) // the statement's own error is what matters
 	_, err = conn.Exec(ctx, sql, pgx.QueryExecModeSimpleProtocol)
 	return err
 }

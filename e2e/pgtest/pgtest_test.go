@@ -53,7 +53,7 @@ func TestDatabaseIsDroppedWithAllThatHoldsIt(t *testing.T) {
 		db.Exec(t, "SELECT pg_create_logical_replication_slot('busy', 'test_decoding')")
 		stream, err := pgconn.Connect(t.Context(), db.URL+"&replication=database")
 		require.NoError(t, err)
-		t.Cleanup(func() { stream.Close(t.Context()) }) //nolint:errcheck // dropped under it
+		t.Cleanup(func() { stream.Close(t.Context()) }) // dropped under it
 		stream.Frontend().SendQuery(&pgproto3.Query{String: "START_REPLICATION SLOT busy LOGICAL 0/0"})
 		require.NoError(t, stream.Frontend().Flush())
 		Eventually(t, 10*time.Second, func() error {

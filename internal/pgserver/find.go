@@ -64,8 +64,8 @@ func findIn(ctx context.Context, path string, globs []string) (string, error) {
 			continue
 		}
 		// The binaries find their share folder relative to where they really are, and PATH may hold links to them.
-		if real, err := filepath.EvalSymlinks(filepath.Join(dir, "initdb")); err == nil && hasBinaries(filepath.Dir(real)) {
-			return filepath.Dir(real), nil
+		if initdb, err := filepath.EvalSymlinks(filepath.Join(dir, "initdb")); err == nil && hasBinaries(filepath.Dir(initdb)) {
+			return filepath.Dir(initdb), nil
 		}
 		return filepath.Abs(dir)
 	}

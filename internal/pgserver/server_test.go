@@ -161,7 +161,7 @@ func TestRestartKeepsDataAndPort(t *testing.T) {
 			s := start(t, Options{})
 			conn, err := pgx.Connect(t.Context(), s.URL("postgres"))
 			require.NoError(t, err)
-			defer conn.Close(context.Background()) //nolint:errcheck // the server has ended under it
+			defer conn.Close(context.Background()) // the server has ended under it
 			_, err = conn.Exec(t.Context(), "CREATE TABLE t AS SELECT generate_series(1, 1000) AS n")
 			require.NoError(t, err)
 			port := s.Port()
