@@ -19,20 +19,17 @@ import (
 var paths = []string{"/metrics", "/healthz", "/readyz", "/", "/api/status"}
 
 // ask sends one request without a body to a handler.
-func ask(t *testing.T, handler http.Handler, method, path string) *http.Response {
+func ask(t *testing.T, handler http.Handler, method, path string) *httptest.ResponseRecorder {
 	t.Helper()
 	recorder := httptest.NewRecorder()
 	handler.ServeHTTP(recorder, httptest.NewRequestWithContext(t.Context(), method, path, nil))
-	return recorder.Result()
+	return recorder
 }
 
-// bodyOf reads a recorded answer.
-func bodyOf(t *testing.T, response *http.Response) string {
+// bodyAt returns the body that GET answers.
+func bodyAt(t *testing.T, handler http.Handler, path string) string {
 	t.Helper()
-	var body strings.Builder
-	_, err := copyAndClose(&body, response.Body)
-	require.NoError(t, err)
-	return body.String()
+	return ask(t, handler, http.MethodGet, path).Body.String()
 }
 
 func ready(context.Context) error { return nil }
@@ -66,9 +63,9 @@ func TestReadOnly(t *testing.T) {
 	for _, path := range append([]string{"/nowhere"}, paths...) {
 		for _, method := range []string{"POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "REFRESH"} {
 			response := ask(t, handler, method, path)
-			require.Equal(t, http.StatusMethodNotAllowed, response.StatusCode, "%s %s", method, path)
-			require.Equal(t, "GET, HEAD", response.Header.Get("Allow"))
-			require.Contains(t, bodyOf(t, response), "read-only")
+			require.Equal(t, http.StatusMethodNotAllowed, response.Code, "%s %s", method, path)
+			require.Equal(t, "GET, HEAD", response.Header().Get("Allow"))
+			require.Contains(t, response.Body.String(), "read-only")
 		}
 	}
 }
@@ -82,19 +79,19 @@ func TestPathsAndHeaders(t *testing.T) {
 	for _, path := range paths {
 		for _, method := range []string{http.MethodGet, http.MethodHead} {
 			response := ask(t, handler, method, path)
-			require.Equal(t, http.StatusOK, response.StatusCode, "%s %s", method, path)
-			require.True(t, strings.HasPrefix(response.Header.Get("Content-Type"), types[path]), response.Header)
-			require.Contains(t, response.Header.Get("Content-Security-Policy"), "default-src 'none'")
-			require.Contains(t, response.Header.Get("Content-Security-Policy"), "frame-ancestors 'none'")
-			require.Equal(t, "nosniff", response.Header.Get("X-Content-Type-Options"))
-			require.Equal(t, "DENY", response.Header.Get("X-Frame-Options"))
-			require.Equal(t, "no-referrer", response.Header.Get("Referrer-Policy"))
-			require.Equal(t, "no-store", response.Header.Get("Cache-Control"))
-			require.Empty(t, response.Header.Get("Access-Control-Allow-Origin"), "other sites must not read the pages")
+			require.Equal(t, http.StatusOK, response.Code, "%s %s", method, path)
+			require.True(t, strings.HasPrefix(response.Header().Get("Content-Type"), types[path]), response.Header())
+			require.Contains(t, response.Header().Get("Content-Security-Policy"), "default-src 'none'")
+			require.Contains(t, response.Header().Get("Content-Security-Policy"), "frame-ancestors 'none'")
+			require.Equal(t, "nosniff", response.Header().Get("X-Content-Type-Options"))
+			require.Equal(t, "DENY", response.Header().Get("X-Frame-Options"))
+			require.Equal(t, "no-referrer", response.Header().Get("Referrer-Policy"))
+			require.Equal(t, "no-store", response.Header().Get("Cache-Control"))
+			require.Empty(t, response.Header().Get("Access-Control-Allow-Origin"), "other sites must not read the pages")
 		}
 	}
 	for _, path := range []string{"/nowhere", "/metrics/", "/api", "/debug/pprof/", "/index.html", "/readyz/x"} {
-		require.Equal(t, http.StatusNotFound, ask(t, handler, http.MethodGet, path).StatusCode, path)
+		require.Equal(t, http.StatusNotFound, ask(t, handler, http.MethodGet, path).Code, path)
 	}
 }
 
@@ -102,7 +99,7 @@ func TestMetricsPage(t *testing.T) {
 	t.Parallel()
 	m := populated()
 	m.RowsWritten(byRegion, "insert", 3)
-	body := bodyOf(t, ask(t, m.Handler(Pages{}), http.MethodGet, "/metrics"))
+	body := bodyAt(t, m.Handler(Pages{}), "/metrics")
 	require.Contains(t, body, `mvsync_rows_written_total{op="insert",view="public.by_region"} 3`)
 	for _, metric := range contract {
 		require.Contains(t, body, "# TYPE "+metric.Name+" "+metric.Type+"\n")
@@ -135,8 +132,8 @@ func TestProbes(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			response := ask(t, New("test").Handler(tc.pages), http.MethodGet, tc.path)
-			require.Equal(t, tc.code, response.StatusCode)
-			require.Equal(t, tc.body, bodyOf(t, response))
+			require.Equal(t, tc.code, response.Code)
+			require.Equal(t, tc.body, response.Body.String())
 		})
 	}
 }
@@ -174,7 +171,7 @@ func TestStatusJSON(t *testing.T) {
 	})
 
 	var got Status
-	body := bodyOf(t, ask(t, handler, http.MethodGet, "/api/status"))
+	body := bodyAt(t, handler, "/api/status")
 	decoder := json.NewDecoder(strings.NewReader(body))
 	decoder.DisallowUnknownFields()
 	require.NoError(t, decoder.Decode(&got))
@@ -197,7 +194,7 @@ func TestStatusFieldsAreStable(t *testing.T) {
 	t.Parallel()
 	handler := New("test").Handler(Pages{Status: func(context.Context) Status { return sample() }})
 	var got map[string]any
-	require.NoError(t, json.Unmarshal([]byte(bodyOf(t, ask(t, handler, http.MethodGet, "/api/status"))), &got))
+	require.NoError(t, json.Unmarshal([]byte(bodyAt(t, handler, "/api/status")), &got))
 	first := func(list string) any { return got[list].([]any)[0] }
 	for _, tc := range []struct {
 		name   string
@@ -222,7 +219,7 @@ func TestStatusFieldsAreStable(t *testing.T) {
 
 func TestEmptyStatus(t *testing.T) {
 	t.Parallel()
-	body := bodyOf(t, ask(t, New("test").Handler(Pages{}), http.MethodGet, "/api/status"))
+	body := bodyAt(t, New("test").Handler(Pages{}), "/api/status")
 	require.Contains(t, body, `"views": []`)
 	require.Contains(t, body, `"refused": []`)
 	require.Contains(t, body, `"not_ready": "starting"`)
@@ -238,8 +235,8 @@ func TestUnprintableStatusIsAnErrorThatTellsNothing(t *testing.T) {
 	})
 	for _, path := range []string{"/", "/api/status"} {
 		response := ask(t, handler, http.MethodGet, path)
-		require.Equal(t, http.StatusInternalServerError, response.StatusCode, path)
-		require.NotContains(t, bodyOf(t, response), "NaN")
+		require.Equal(t, http.StatusInternalServerError, response.Code, path)
+		require.NotContains(t, response.Body.String(), "NaN")
 	}
 	require.Equal(t, 2, strings.Count(lines.String(), "NaN"), "logged, once each")
 }

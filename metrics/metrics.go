@@ -56,7 +56,7 @@ func New(version string) *Metrics {
 		liveCollector{m},
 	)
 	b := builder{m.registry}
-	b.gauge("mvsync_build_info", "A constant 1, labelled with the version of mvsync and of the Go release that built it.",
+	b.gauge("mvsync_build_info", "A constant 1 that carries the version of mvsync and of the Go release that built it.",
 		"version", "goversion").WithLabelValues(version, runtime.Version()).Set(1)
 	m.registerRounds(b)
 	m.perView = newViewCollectors(b)

@@ -16,7 +16,7 @@ func renderedPage(t *testing.T) (body, policy string) {
 	t.Helper()
 	handler := New("1.2.3").Handler(Pages{Status: func(context.Context) Status { return sample() }})
 	response := ask(t, handler, http.MethodGet, "/")
-	return bodyOf(t, response), response.Header.Get("Content-Security-Policy")
+	return response.Body.String(), response.Header().Get("Content-Security-Policy")
 }
 
 // between returns what stands between two marks, both of which stand once.
@@ -82,7 +82,7 @@ func TestScriptFitsThePage(t *testing.T) {
 		require.Contains(t, string(encoded), `"`+field[1]+`":`)
 	}
 	for _, state := range states {
-		require.Regexp(t, `\.`+state+`\b`, pageStyle, "every state has a colour")
+		require.Regexp(t, `\.`+state+`\b`, pageStyle, "every state is told apart")
 	}
 }
 
@@ -94,13 +94,13 @@ func TestScriptWritesTextOnly(t *testing.T) {
 	}
 }
 
-func TestPageFollowsTheColourScheme(t *testing.T) {
+func TestPageHasADarkTwin(t *testing.T) {
 	t.Parallel()
 	require.Contains(t, pageStyle, "color-scheme: light dark")
 	light := between(t, pageStyle, ":root {", "}")
 	dark := between(t, pageStyle, "@media (prefers-color-scheme: dark) {\n  :root {", "}")
 	variable := regexp.MustCompile(`--[a-z]+:`)
-	require.Equal(t, variable.FindAllString(light, -1), variable.FindAllString(dark, -1), "each colour has its dark twin")
+	require.Equal(t, variable.FindAllString(light, -1), variable.FindAllString(dark, -1), "each has its dark twin")
 	for _, use := range regexp.MustCompile(`var\((--[a-z]+)\)`).FindAllStringSubmatch(pageStyle, -1) {
 		require.Contains(t, light, use[1]+":")
 	}

@@ -94,7 +94,9 @@ func (s *Server) Run(ctx context.Context) error {
 		s.log.Debug("http requests cut off at shutdown", "err", err)
 		_ = s.http.Close() // the listener is closed already; this drops the connections
 	}
-	<-ended
+	if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve http on %s: %w", s.Addr(), err)
+	}
 	return nil
 }
 

@@ -17,12 +17,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// copyAndClose reads a body to its end.
-func copyAndClose(to io.Writer, body io.ReadCloser) (int64, error) {
-	defer body.Close()
-	return io.Copy(to, body)
-}
-
 // keysOf returns the sorted keys of a decoded JSON object.
 func keysOf(object any) []string {
 	return slices.Sorted(maps.Keys(object.(map[string]any)))
@@ -79,7 +73,10 @@ func get(t *testing.T, server *Server, path string) (int, string) {
 	require.NoError(t, err)
 	response, err := client.Do(request)
 	require.NoError(t, err)
-	return response.StatusCode, bodyOf(t, response)
+	defer func() { require.NoError(t, response.Body.Close()) }()
+	body, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	return response.StatusCode, string(body)
 }
 
 func TestServe(t *testing.T) {
@@ -104,7 +101,7 @@ func TestServe(t *testing.T) {
 func TestListenSaysWhatToDo(t *testing.T) {
 	t.Parallel()
 	taken := listening(t, nil)
-	defer taken.Close()
+	defer func() { require.NoError(t, taken.Close()) }()
 	for _, address := range []string{taken.Addr().String(), "127.0.0.1", "127.0.0.1:http:x", "127.0.0.1:70000"} {
 		_, err := Listen(t.Context(), address, nil, nil)
 		require.ErrorContains(t, err, `listen for http on "`+address+`": `)
@@ -211,7 +208,7 @@ func TestStopLetsRequestsFinish(t *testing.T) {
 func TestServerIsBounded(t *testing.T) {
 	t.Parallel()
 	server := listening(t, nil)
-	defer server.Close()
+	defer func() { require.NoError(t, server.Close()) }()
 	require.Positive(t, server.http.ReadHeaderTimeout)
 	require.Positive(t, server.http.ReadTimeout)
 	require.Greater(t, server.http.WriteTimeout, askTimeout, "an answer may take as long as the daemon's")
