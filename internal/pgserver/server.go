@@ -108,6 +108,10 @@ func create(ctx context.Context, opts Options) (*Server, error) {
 			return nil, err
 		}
 	}
+	// The server's own folder becomes the current one of its processes.
+	if s.opts.BinDir, err = filepath.Abs(s.opts.BinDir); err != nil {
+		return nil, err
+	}
 	if s.version, err = binVersion(ctx, s.opts.BinDir); err != nil {
 		return nil, err
 	}

@@ -252,6 +252,34 @@ func TestFailedStartLeavesNothing(t *testing.T) {
 	require.Empty(t, entries)
 }
 
+// A caller out of time gets an error, and no server all the same.
+func TestStopWithoutTime(t *testing.T) {
+	t.Parallel()
+	s := start(t, Options{})
+	done, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.Stop(done); err != nil {
+		require.ErrorContains(t, err, "stopped at once")
+	}
+	require.False(t, s.Running())
+	require.NoError(t, s.Stop(done), "stopping a stopped server does nothing")
+	require.NoError(t, s.Restart(t.Context()))
+}
+
+func TestStartWithRelativeBinDir(t *testing.T) {
+	t.Parallel()
+	bin, err := Find(t.Context())
+	require.NoError(t, err)
+	here, err := os.Getwd()
+	require.NoError(t, err)
+	relative, err := filepath.Rel(here, bin)
+	require.NoError(t, err)
+	s := start(t, Options{BinDir: relative})
+	require.Equal(t, bin, s.BinDir())
+	_, err = Start(t.Context(), Options{BinDir: "/nowhere"})
+	require.ErrorContains(t, err, "ask /nowhere/postgres for its version")
+}
+
 func TestKilledOwnerLeavesNoServer(t *testing.T) {
 	t.Parallel()
 	dir := openDir(t)
