@@ -212,7 +212,7 @@ func (d *decoder) decodeMap(n *yaml.Node, into reflect.Value, path string) {
 		}
 		k := reflect.New(t.Key())
 		if err := k.Interface().(encoding.TextUnmarshaler).UnmarshalText([]byte(key.Value)); err != nil {
-			d.reportValue(key, path, err, show(key.Value))
+			d.reportValue(&scalar{expansion: expansion{text: key.Value}, node: key}, path, err)
 			continue
 		}
 		name := fmt.Sprint(k.Elem().Interface())
@@ -276,6 +276,15 @@ func (s *scalar) show() string {
 	return show(s.text)
 }
 
+// shown is a name that was read at a path, in the form in which a message may
+// show it.
+func (d *decoder) shown(path string, name fmt.Stringer) string {
+	if s := d.scalars[path]; s != nil && len(s.names) > 0 {
+		return s.show()
+	}
+	return name.String()
+}
+
 // show quotes a short text for a message, unless it may hold a password.
 func show(text string) string {
 	const most = 60
@@ -288,11 +297,15 @@ func show(text string) string {
 	return strconv.Quote(text)
 }
 
-// reportValue reports a text that is not a value of its type.
-func (d *decoder) reportValue(n *yaml.Node, path string, err error, got string) {
+// reportValue reports a scalar that is not a value of its type.
+func (d *decoder) reportValue(s *scalar, path string, err error) {
 	bad := &valueError{message: err.Error()}
 	errors.As(err, &bad)
-	d.report(n, path, fmt.Sprintf("%s (got %s)", bad.message, got), bad.hint)
+	message := bad.message
+	if len(s.names) == 0 {
+		message += bad.detail
+	}
+	d.report(s.node, path, fmt.Sprintf("%s (got %s)", message, s.show()), bad.hint)
 }
 
 func (d *decoder) decodeText(n *yaml.Node, into reflect.Value, path string) {
@@ -301,7 +314,7 @@ func (d *decoder) decodeText(n *yaml.Node, into reflect.Value, path string) {
 		return
 	}
 	if err := into.Addr().Interface().(encoding.TextUnmarshaler).UnmarshalText([]byte(s.text)); err != nil {
-		d.reportValue(n, path, err, s.show())
+		d.reportValue(s, path, err)
 	}
 }
 
@@ -335,24 +348,24 @@ func (d *decoder) decodeBasic(n *yaml.Node, into reflect.Value, path string) {
 		panic(fmt.Sprintf("config: no decoding for %s at %s", into.Type(), path))
 	}
 	if err != nil {
-		d.reportValue(n, path, err, s.show())
+		d.reportValue(s, path, err)
 	}
 }
 
 func (s *scalar) quoted() bool {
-	const any = yaml.SingleQuotedStyle | yaml.DoubleQuotedStyle | yaml.LiteralStyle | yaml.FoldedStyle
-	return s.node.Style&any != 0
+	const quotes = yaml.SingleQuotedStyle | yaml.DoubleQuotedStyle | yaml.LiteralStyle | yaml.FoldedStyle
+	return s.node.Style&quotes != 0
 }
 
 func parseInt(s *scalar) (int64, error) {
 	v, err := strconv.ParseInt(strings.ReplaceAll(s.text, "_", ""), 10, 64)
 	switch {
 	case errors.Is(err, strconv.ErrRange):
-		return 0, &valueError{"too large a number", ""}
+		return 0, wrong("too large a number", "")
 	case err != nil:
-		return 0, &valueError{"must be a whole number", "write it in digits, like 10000"}
+		return 0, wrong("must be a whole number", "write it in digits, like 10000")
 	case s.quoted():
-		return 0, &valueError{"must be a number, not text", "remove the quotes"}
+		return 0, wrong("must be a number, not text", "remove the quotes")
 	}
 	return v, nil
 }
@@ -365,10 +378,10 @@ func parseBool(s *scalar) (bool, error) {
 		v = true
 	case "false", "off", "no":
 	default:
-		return false, &valueError{"must be true or false", didYouMean(s.text, []string{"true", "false"})}
+		return false, wrong("must be true or false", didYouMean(s.text, []string{"true", "false"}))
 	}
 	if s.quoted() {
-		return false, &valueError{"must be true or false, not text", "remove the quotes"}
+		return false, wrong("must be true or false, not text", "remove the quotes")
 	}
 	return v, nil
 }

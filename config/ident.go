@@ -28,7 +28,7 @@ func (n *Name) UnmarshalText(text []byte) error {
 		return err
 	}
 	if len(parts) != 1 {
-		return &valueError{"must be one name, without a schema", `a name that contains a dot is written "in.quotes"`}
+		return wrong("must be one name, without a schema", `a name that contains a dot is written "in.quotes"`)
 	}
 	*n = Name(parts[0])
 	return nil
@@ -67,7 +67,7 @@ func (i *Ident) UnmarshalText(text []byte) error {
 	case 2:
 		*i = Ident{Schema: Name(parts[0]), Name: Name(parts[1])}
 	default:
-		return &valueError{"a name has at most a schema and a name", identHint}
+		return wrong("a name has at most a schema and a name", identHint)
 	}
 	return nil
 }
@@ -92,18 +92,18 @@ func (s *Signature) UnmarshalText(text []byte) error {
 	const hint = "write it as public.vat(numeric), with the argument types in parentheses, () for none"
 	name, rest, ok := cutUnquoted(string(text), '(')
 	if !ok {
-		return &valueError{"a signature needs its argument types", hint}
+		return wrong("a signature needs its argument types", hint)
 	}
 	if err := s.Function.UnmarshalText([]byte(name)); err != nil {
 		return err
 	}
 	args, ok := strings.CutSuffix(strings.TrimSpace(rest), ")")
 	if !ok {
-		return &valueError{"a signature ends with a closing parenthesis", hint}
+		return wrong("a signature ends with a closing parenthesis", hint)
 	}
 	s.Args, ok = normalizeTypes(args)
 	if !ok {
-		return &valueError{"the argument types are not a list of type names", hint}
+		return wrong("the argument types are not a list of type names", hint)
 	}
 	return nil
 }
@@ -160,7 +160,7 @@ func foldUnquoted(s string) string {
 // folded, quoted ones are taken as they are with "" for a quote.
 func splitNames(text string) ([]string, error) {
 	if strings.TrimSpace(text) == "" {
-		return nil, &valueError{"a name cannot be empty", identHint}
+		return nil, wrong("a name cannot be empty", identHint)
 	}
 	var parts []string
 	for rest := text; ; {
@@ -169,10 +169,9 @@ func splitNames(text string) ([]string, error) {
 			return nil, err
 		}
 		if len(part) > maxNameBytes {
-			return nil, &valueError{
+			return nil, wrong(
 				fmt.Sprintf("a name of %d bytes is longer than the %d that Postgres keeps", len(part), maxNameBytes),
-				"choose a shorter one",
-			}
+				"choose a shorter one")
 		}
 		parts = append(parts, part)
 		after = strings.TrimLeft(after, " \t")
@@ -189,8 +188,9 @@ func splitNames(text string) ([]string, error) {
 func unexpected(rest string) error {
 	r, _ := utf8.DecodeRuneInString(rest)
 	return &valueError{
-		fmt.Sprintf("not a name: unexpected %q", r),
-		`put a name with special characters in double quotes, as in '"Order items"'`,
+		message: "not a name",
+		detail:  fmt.Sprintf(": unexpected %q", r),
+		hint:    `put a name with special characters in double quotes, as in '"Order items"'`,
 	}
 }
 
@@ -205,7 +205,7 @@ func nextName(s string) (name, rest string, err error) {
 	}
 	if end == 0 {
 		if s == "" {
-			return "", "", &valueError{"a part of the name is missing", identHint}
+			return "", "", wrong("a part of the name is missing", identHint)
 		}
 		return "", "", unexpected(s)
 	}
@@ -219,14 +219,14 @@ func quotedName(s string) (name, rest string, err error) {
 		b.WriteString(part)
 		switch {
 		case !ok:
-			return "", "", &valueError{"the closing double quote is missing", identHint}
+			return "", "", wrong("the closing double quote is missing", identHint)
 		case strings.HasPrefix(after, `"`):
 			b.WriteByte('"')
 			s = after[1:]
 		case b.Len() == 0:
-			return "", "", &valueError{"a name cannot be empty", identHint}
+			return "", "", wrong("a name cannot be empty", identHint)
 		case strings.ContainsRune(b.String(), 0):
-			return "", "", &valueError{"a name cannot contain a zero byte", ""}
+			return "", "", wrong("a name cannot contain a zero byte", "")
 		default:
 			return b.String(), after, nil
 		}
@@ -274,7 +274,7 @@ type Slot string
 // letters, digits and underscores.
 func (s *Slot) UnmarshalText(text []byte) error {
 	if len(text) == 0 || len(text) > maxNameBytes || strings.Trim(string(text), "abcdefghijklmnopqrstuvwxyz0123456789_") != "" {
-		return &valueError{"not a slot name", "use 1 to 63 lower-case letters, digits and underscores"}
+		return wrong("not a slot name", "use 1 to 63 lower-case letters, digits and underscores")
 	}
 	*s = Slot(text)
 	return nil
@@ -289,7 +289,7 @@ func (p *Parameter) UnmarshalText(text []byte) error {
 	s := foldUnquoted(string(text))
 	for _, word := range strings.SplitN(s, ".", 2) {
 		if word == "" || strings.Trim(word, "abcdefghijklmnopqrstuvwxyz0123456789_") != "" {
-			return &valueError{"not the name of a storage parameter", "write it like fillfactor or toast.autovacuum_enabled"}
+			return wrong("not the name of a storage parameter", "write it like fillfactor or toast.autovacuum_enabled")
 		}
 	}
 	*p = Parameter(s)

@@ -56,7 +56,7 @@ func Parse(name string, data []byte, env func(string) (string, bool)) (*Config, 
 	}
 	if len(d.mistakes) > 0 {
 		slices.SortStableFunc(d.mistakes, func(a, b Mistake) int {
-			return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+			return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column), cmp.Compare(a.Path, b.Path))
 		})
 		return nil, d.mistakes
 	}
@@ -68,6 +68,12 @@ func Parse(name string, data []byte, env func(string) (string, bool)) (*Config, 
 func (d *decoder) tree(data []byte) *yaml.Node {
 	if !utf8.Valid(data) {
 		d.reportAt(Position{}, "", "not UTF-8 text", "save the file as UTF-8")
+		return nil
+	}
+	if i := bytes.IndexFunc(data, isControl); i >= 0 {
+		before := splitLines(string(data[:i]))
+		last := len(before) - 1
+		d.reportAt(Position{last + 1, utf8.RuneCountInString(before[last]) + 1}, "", "control characters are not allowed", "remove it")
 		return nil
 	}
 	loader, err := yaml.NewLoader(bytes.NewReader(data))
@@ -91,6 +97,10 @@ func (d *decoder) tree(data []byte) *yaml.Node {
 		d.syntax(err)
 	}
 	return first.Content[0]
+}
+
+func isControl(r rune) bool {
+	return r < ' ' && r != '\t' && r != '\n' && r != '\r' || r == 0x7f
 }
 
 func isEmpty(document *yaml.Node) bool {

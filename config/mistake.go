@@ -86,23 +86,26 @@ func nearest(places map[string]Position, path string) Position {
 	}
 }
 
-// parent cuts the last step off a path. The dots inside the brackets of
-// tables[public.orders] are part of one step.
+// parent cuts the last step off a path. What stands in the brackets of
+// tables[public.orders] is one step, and anything may stand in its quotes.
 func parent(path string) string {
-	if strings.HasSuffix(path, "]") {
-		depth := 0
-		for i := len(path) - 1; i >= 0; i-- {
-			switch path[i] {
-			case ']':
-				depth++
-			case '[':
-				depth--
-			}
-			if depth == 0 {
-				return path[:i]
-			}
-		}
-		return ""
+	if !strings.HasSuffix(path, "]") {
+		return path[:max(0, strings.LastIndexByte(path, '.'))]
 	}
-	return path[:max(0, strings.LastIndexByte(path, '.'))]
+	depth, quoted := 0, false
+	for i := len(path) - 1; i >= 0; i-- {
+		switch {
+		case path[i] == '"':
+			quoted = !quoted
+		case quoted:
+		case path[i] == ']':
+			depth++
+		case path[i] == '[':
+			depth--
+		}
+		if depth == 0 {
+			return path[:i]
+		}
+	}
+	return ""
 }

@@ -45,9 +45,13 @@ func (s *scalar) position(offset int) (line, column int) {
 	offset = s.rawOffset(offset)
 	start := skipProperties(s.lines, cursor{s.node.Line - 1, s.node.Column - 1})
 	if s.node.Style&yaml.LiteralStyle != 0 {
-		return literalPosition(s.lines, start, s.node.Value, offset)
+		line, column = literalPosition(s.lines, start, s.node.Value, offset)
+	} else {
+		line, column = foldedPosition(s.lines, start, s.node, offset)
 	}
-	return foldedPosition(s.lines, start, s.node, offset)
+	// Empty lines of a block need not be indented.
+	line = min(line, len(s.lines))
+	return line, min(column, utf8.RuneCountInString(s.lines[line-1])+1)
 }
 
 // rawOffset undoes the expansion of references.

@@ -12,16 +12,28 @@ func didYouMean(written string, candidates []string) string {
 }
 
 // closest returns the candidate with the smallest edit distance, which may be
-// a third of its length but at least 1; of equals the first.
+// a third of its length but at least 1; of equals the one with the longest
+// common beginning.
 func closest(written string, candidates []string) string {
-	best, bestDistance := "", 0
+	best, bestDistance, bestPrefix := "", 0, 0
 	for _, c := range candidates {
-		d := editDistance(written, c)
-		if d <= max(1, len(c)/3) && (best == "" || d < bestDistance) {
-			best, bestDistance = c, d
+		d, p := editDistance(written, c), commonPrefix(written, c)
+		if d > max(1, len(c)/3) {
+			continue
+		}
+		if best == "" || d < bestDistance || d == bestDistance && p > bestPrefix {
+			best, bestDistance, bestPrefix = c, d, p
 		}
 	}
 	return best
+}
+
+func commonPrefix(a, b string) int {
+	n := 0
+	for n < min(len(a), len(b)) && a[n] == b[n] {
+		n++
+	}
+	return n
 }
 
 // maxSuggestLength bounds the quadratic work of editDistance; no key of ours

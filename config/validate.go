@@ -53,7 +53,7 @@ func (d *decoder) checkCount(path string, v int64) {
 }
 
 func (d *decoder) checkText(path, text, hint string) {
-	if strings.TrimSpace(text) == "" && !d.wrong[path] {
+	if _, given := d.places[path]; given && strings.TrimSpace(text) == "" && !d.wrong[path] {
 		d.reportPath(path, "is empty", hint)
 	}
 }
@@ -67,7 +67,7 @@ func (d *decoder) checkUnique(path string, names []Name) {
 			continue
 		}
 		if j, ok := first[n]; ok {
-			d.reportPath(at, n.String()+" is listed twice, first as "+elementPath(path, j), "remove one of them")
+			d.reportPath(at, d.shown(at, n)+" is listed twice, first as "+elementPath(path, j), "remove one of them")
 			continue
 		}
 		first[n] = i
@@ -147,16 +147,16 @@ func (d *decoder) checkViews(cfg *Config) {
 		v := &cfg.Views[i]
 		d.checkView(v)
 		at := v.path + ".name"
-		if d.wrong[at] {
+		if d.wrong[at] || v.Name == (Ident{}) {
 			continue
 		}
 		switch {
 		case v.Name.Schema == cfg.Backing.Catalog && !d.wrong["backing.catalog"]:
-			d.reportPath(at, "the schema "+v.Name.Schema.String()+" holds mvsync's own tables", "put the view into another schema")
+			d.reportPath(at, "the schema of "+d.shown(at, v.Name)+" holds mvsync's own tables", "put the view into another schema")
 		case reserved(v.Name.Schema):
-			d.reportPath(at, "the schema "+v.Name.Schema.String()+" belongs to Postgres itself", "put the view into another schema")
+			d.reportPath(at, "the schema of "+d.shown(at, v.Name)+" belongs to Postgres itself", "put the view into another schema")
 		case first[v.Name] != "":
-			d.reportPath(at, v.Name.String()+" is declared twice, first as "+first[v.Name], "rename or remove one of them")
+			d.reportPath(at, d.shown(at, v.Name)+" is declared twice, first as "+first[v.Name], "rename or remove one of them")
 		default:
 			first[v.Name] = v.path
 		}
@@ -198,18 +198,18 @@ func (d *decoder) checkKeyColumns(v *View) {
 	}
 	names := make([]string, len(v.Columns))
 	for i, c := range v.Columns {
-		names[i] = c.String()
+		names[i] = d.shown(elementPath(v.path+".columns", i), c)
 	}
 	for i, k := range v.Key {
 		at := elementPath(v.path+".key", i)
 		if d.wrong[at] || slices.Contains(v.Columns, k) {
 			continue
 		}
-		hint := didYouMean(k.String(), names)
+		hint := didYouMean(d.shown(at, k), names)
 		if hint == "" {
 			hint = "the key is made of " + strings.Join(names, ", ")
 		}
-		d.reportPath(at, k.String()+" is not in columns", hint)
+		d.reportPath(at, d.shown(at, k)+" is not in columns", hint)
 	}
 }
 

@@ -12,13 +12,20 @@ import (
 // place.
 type valueError struct {
 	message, hint string
+	// detail goes on after the message, and quotes a part of the value.
+	detail string
 }
 
 func (e *valueError) Error() string {
 	if e.hint == "" {
-		return e.message
+		return e.message + e.detail
 	}
-	return e.message + "; hint: " + e.hint
+	return e.message + e.detail + "; hint: " + e.hint
+}
+
+// wrong makes a valueError that does not quote the value.
+func wrong(message, hint string) error {
+	return &valueError{message: message, hint: hint}
 }
 
 // Duration is a length of time, written like 10s, 1m30s or 250ms.
@@ -47,14 +54,14 @@ func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil
 func (d *Duration) UnmarshalText(text []byte) error {
 	s := string(text)
 	if _, err := strconv.ParseFloat(s, 64); err == nil && s != "0" {
-		return &valueError{"a duration needs a unit", "write it like 10s, 5m or 1h30m"}
+		return wrong("a duration needs a unit", "write it like 10s, 5m or 1h30m")
 	}
 	v, err := time.ParseDuration(s)
 	if err != nil {
-		return &valueError{"not a duration", "write it like 10s, 5m or 1h30m"}
+		return wrong("not a duration", "write it like 10s, 5m or 1h30m")
 	}
 	if v < 0 {
-		return &valueError{"a duration cannot be negative", "write it like 10s, 5m or 1h30m"}
+		return wrong("a duration cannot be negative", "write it like 10s, 5m or 1h30m")
 	}
 	*d = Duration(v)
 	return nil
@@ -101,7 +108,7 @@ func (b *ByteSize) UnmarshalText(text []byte) error {
 	digits := len(s) - len(strings.TrimLeft(s, "0123456789"))
 	number, unit := s[:digits], strings.TrimLeft(s[digits:], " ")
 	if number == "" {
-		return &valueError{"not a size", hint}
+		return wrong("not a size", hint)
 	}
 	for _, u := range byteUnits {
 		if u.suffix != unit {
@@ -109,17 +116,17 @@ func (b *ByteSize) UnmarshalText(text []byte) error {
 		}
 		n, err := strconv.ParseInt(number, 10, 64)
 		if err != nil || n > math.MaxInt64/int64(u.size) {
-			return &valueError{"a size of more than 8 EiB", hint}
+			return wrong("a size of more than 8 EiB", hint)
 		}
 		*b = ByteSize(n) * u.size
 		return nil
 	}
 	for _, u := range byteUnits {
 		if strings.EqualFold(u.suffix, unit) {
-			return &valueError{"unknown unit", "did you mean " + number + u.suffix + "?"}
+			return wrong("unknown unit", "did you mean "+u.suffix+"?")
 		}
 	}
-	return &valueError{"unknown unit", hint}
+	return wrong("unknown unit", hint)
 }
 
 // Switch is a setting that is on or off.
@@ -150,7 +157,7 @@ func (s *Switch) UnmarshalText(text []byte) error {
 	case "off", "false":
 		*s = Off
 	default:
-		return &valueError{"must be on or off", didYouMean(string(text), []string{"on", "off"})}
+		return wrong("must be on or off", didYouMean(string(text), []string{"on", "off"}))
 	}
 	return nil
 }
@@ -244,5 +251,5 @@ func checkEnum(e enum, text string) error {
 	if len(values) > 1 {
 		want = fmt.Sprintf("must be %s or %s", strings.Join(values[:len(values)-1], ", "), values[len(values)-1])
 	}
-	return &valueError{want, didYouMean(text, values)}
+	return wrong(want, didYouMean(text, values))
 }
