@@ -1,0 +1,253 @@
+package backing
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/jackc/pgerrcode"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/mvsync/mvsync/ingest"
+)
+
+// Merge says how the rows of a view change.
+type Merge struct {
+	// With are further CTEs, after the inputs and before the rest. They are evaluated once.
+	With []CTE
+	// Args are bound to $1, $2 and so on; see [Array]. Inputs take the numbers after them.
+	Args []any
+	// New is a SELECT of the rows that the body gives now: the layout's columns, then its hidden ones, by position, in
+	// their types. It may read the CTEs and mvsync_stored, the stored rows under Touched by their column names.
+	New string
+	// Touched is a condition over s, the stored row by its column names, hidden ones included: which stored rows New
+	// speaks for. Those of them that New lacks are deleted. Empty means all.
+	Touched string
+	// Flags says that two boolean columns follow in New: rerun (this key must be evaluated otherwise: its stored row is
+	// left alone and its key reported in [Result.Rerun]), then keep (false: there is no such row now). Neither may be NULL.
+	Flags bool
+	// Append says that no row of New is stored yet: they are inserted without a look. Touched and Flags have no meaning.
+	Append bool
+	// Effects asks for the effective changes.
+	Effects bool
+	// EffectLimit bounds their number (default 100,000); above it none are returned and Overflow is set.
+	EffectLimit int
+}
+
+func (m *Merge) limit() int {
+	if m.EffectLimit > 0 {
+		return m.EffectLimit
+	}
+	return 100_000
+}
+
+// Effect is one effective change of a backing table: an insert has no Old, a delete no New.
+type Effect struct {
+	Old, New ingest.Row
+}
+
+// Result says what a merge did to the backing table.
+type Result struct {
+	Inserted, Updated, Deleted int64
+	// Unchanged counts the stored rows that were looked at and right.
+	Unchanged int64
+	// Effects are the effective changes, in no particular order, if they were asked for.
+	Effects []Effect
+	// Overflow says that there were more effects than the limit, and none are returned.
+	Overflow bool
+	// Rerun holds the rows of New with the flag rerun: the columns of the key, in its order.
+	Rerun []ingest.Row
+}
+
+// Changed returns the number of rows written.
+func (r *Result) Changed() int64 { return r.Inserted + r.Updated + r.Deleted }
+
+// Merge brings the stored rows under m.Touched to what m.New gives, in one statement, and reports what it changed. A
+// stored row that is right is neither written nor locked (INV-5); a key that survives is updated in place. Two rows of New
+// with one key are an error, [ErrDuplicateKey]. The transaction must be the session's own and no savepoint in it.
+//
+// Deferred constraints are checked by the statement, so that an error has a view to blame.
+func (s *Session) Merge(ctx context.Context, tx pgx.Tx, l *Layout, m Merge, inputs []Input) (Result, error) {
+	r, err := s.merge(ctx, tx, l, &m, inputs)
+	if err != nil {
+		return Result{}, fmt.Errorf("merge into %s: %w", l.Name, err)
+	}
+	return r, nil
+}
+
+// Reconcile evaluates a body and writes what differs: eval is a SELECT of the layout's columns, then its hidden ones.
+func (s *Session) Reconcile(ctx context.Context, tx pgx.Tx, l *Layout, eval string, effects bool) (Result, error) {
+	return s.Merge(ctx, tx, l, Merge{New: eval, Effects: effects}, nil)
+}
+
+func (s *Session) merge(ctx context.Context, tx pgx.Tx, l *Layout, m *Merge, inputs []Input) (Result, error) {
+	if err := s.learn(ctx, tx, l); err != nil {
+		return Result{}, err
+	}
+	if m.Touched == "" {
+		m.Touched = "true"
+	}
+	ctes, args, mode, err := s.inputs(ctx, tx, inputs, m.Args)
+	if err != nil {
+		return Result{}, err
+	}
+	if _, err := tx.Exec(ctx, "SET CONSTRAINTS ALL IMMEDIATE"); err != nil {
+		return Result{}, err
+	}
+	text := s.statement(l, m).text(s.host.catalog, ctes)
+	if m.Append && len(l.Hidden) == 0 && !m.Effects {
+		tag, err := tx.Exec(ctx, text, append([]any{mode}, args...)...)
+		return Result{Inserted: tag.RowsAffected()}, s.explain(l, err)
+	}
+	// Results in text: the output functions' own, whatever the type.
+	args = append([]any{mode, pgx.QueryResultFormats{pgx.TextFormatCode}}, args...)
+	rows, err := tx.Query(ctx, text, args...)
+	if err != nil {
+		return Result{}, s.explain(l, err)
+	}
+	r, err := readResult(rows, l, m)
+	return r, s.explain(l, err)
+}
+
+func (s *Session) statement(l *Layout, m *Merge) *statement {
+	st := &statement{layout: l, types: s.types, merge: m, table: l.Name.SQL()}
+	if len(l.Hidden) > 0 {
+		st.state = s.host.companion(l)
+	}
+	return st
+}
+
+// learn makes the types of the layout known, and refuses a key that cannot be compared.
+func (s *Session) learn(ctx context.Context, q Querier, l *Layout) error {
+	var types []string
+	for _, c := range l.Columns {
+		types = append(types, c.Type)
+	}
+	for _, c := range l.Hidden {
+		types = append(types, c.Type)
+	}
+	if err := s.types.learn(ctx, q, types); err != nil {
+		return err
+	}
+	for _, c := range l.keyColumns() {
+		if s.types[c.Type].equal == "" {
+			return fmt.Errorf("key column %s: type %s has no equality", c.Name, c.Type)
+		}
+	}
+	return nil
+}
+
+// explain says of a violated key that New held it twice, which is what it means where only mvsync writes.
+func (s *Session) explain(l *Layout, err error) error {
+	e, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok || e.Code != pgerrcode.UniqueViolation || e.TableName != l.Name.Name || e.SchemaName != l.Name.Schema {
+		return err
+	}
+	for _, extra := range l.Indexes {
+		if _, unique := cutUnique(extra); unique {
+			return err
+		}
+	}
+	return fmt.Errorf("%w: %w", ErrDuplicateKey, err)
+}
+
+// readResult reads the rows of [statement.result].
+func readResult(rows pgx.Rows, l *Layout, m *Merge) (Result, error) {
+	defer rows.Close()
+	var r Result
+	var counts [countColumns + 1]int64
+	for first := true; rows.Next(); first = false {
+		raw := rows.RawValues()
+		if first {
+			for i := range counts {
+				n, err := strconv.ParseInt(string(raw[i]), 10, 64)
+				if err != nil {
+					return r, fmt.Errorf("read counts: %w", err)
+				}
+				counts[i] = n
+			}
+		}
+		if len(raw) > len(counts) && raw[len(counts)] != nil {
+			r.add(raw[len(counts):], l)
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return r, err
+	}
+	fresh, stored, unmatched, gone := counts[0], counts[1], counts[2], counts[3]
+	r.Inserted, r.Updated, r.Deleted = counts[4], counts[5], counts[6]
+	// Each new row that has a stored one has exactly one; were there fewer stored ones, two new rows share it.
+	if !m.Append && fresh-unmatched != stored-gone {
+		return r, ErrDuplicateKey
+	}
+	if !m.Append {
+		r.Unchanged = stored - r.Updated - r.Deleted
+	}
+	r.Overflow = m.Effects && r.Changed() > int64(m.limit())
+	return r, nil
+}
+
+// add takes up one row: what was done, the new values, the old ones.
+func (r *Result) add(raw [][]byte, l *Layout) {
+	n := len(l.Columns)
+	fresh := raw[1 : 1+n]
+	var e Effect
+	switch raw[0][0] {
+	case 'R':
+		row := make(ingest.Row, len(l.Key))
+		for i, k := range l.Key {
+			row[i] = value(fresh[k])
+		}
+		r.Rerun = append(r.Rerun, row)
+		return
+	case 'I':
+		e.New = row(fresh)
+	case 'D':
+		e.Old = row(raw[1+n:])
+	default:
+		e.Old, e.New = row(raw[1+n:]), row(fresh)
+	}
+	r.Effects = append(r.Effects, e)
+}
+
+func value(raw []byte) ingest.Value {
+	if raw == nil {
+		return ingest.Null
+	}
+	return ingest.Text(string(raw))
+}
+
+func row(raw [][]byte) ingest.Row {
+	out := make(ingest.Row, len(raw))
+	for i := range raw {
+		out[i] = value(raw[i])
+	}
+	return out
+}
+
+// Select is a query over inputs.
+type Select struct {
+	With []CTE
+	Args []any // bound to $1, $2 and so on; inputs take the numbers after them
+	SQL  string
+}
+
+// Query runs a SELECT over inputs and returns its rows as text.
+func (s *Session) Query(ctx context.Context, tx pgx.Tx, q Select, inputs []Input) ([]ingest.Row, error) {
+	ctes, args, mode, err := s.inputs(ctx, tx, inputs, q.Args)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := tx.Query(ctx, q.text(ctes), append([]any{mode, pgx.QueryResultFormats{pgx.TextFormatCode}}, args...)...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var out []ingest.Row
+	for rows.Next() {
+		out = append(out, row(rows.RawValues()))
+	}
+	return out, rows.Err()
+}
