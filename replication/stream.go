@@ -329,7 +329,8 @@ type State struct {
 	Position            ingest.LSN
 	Confirmed           ingest.LSN
 	PendingTransactions int
-	PendingBytes        int64 // in memory and in files
+	PendingBytes        int64 // in memory
+	SpooledBytes        int64 // in files
 	Paused              bool  // the budget is full
 	Ignored             int64 // messages that were not asked for
 	Err                 error // why the stream is not connected
@@ -341,7 +342,7 @@ func (s *Stream) State() State {
 	defer s.mu.Unlock()
 	state := s.health
 	state.Identity, state.Position, state.Confirmed = s.identity, s.position, s.confirmed
-	state.PendingTransactions, state.PendingBytes = len(s.pending), s.memory+s.spooled
+	state.PendingTransactions, state.PendingBytes, state.SpooledBytes = len(s.pending), s.memory, s.spooled
 	state.Paused = s.room != nil
 	return state
 }
