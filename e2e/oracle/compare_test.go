@@ -2,8 +2,10 @@ package oracle
 
 import (
 	"context"
+	"fmt"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/mvsync/mvsync/e2e/pgtest"
@@ -23,16 +25,34 @@ type judgement struct {
 	says                      string // part of the diff's text
 }
 
-// both compares in one session and across two, which must come to the same.
-func (j judgement) run(t *testing.T) {
+// judge runs the cases in one database, each in a schema of its own.
+func judge(t *testing.T, cases []judgement) {
 	t.Helper()
 	db := pgtest.New(t)
-	db.Exec(t, nocase+j.table)
+	db.Exec(t, nocase)
+	for i, j := range cases {
+		t.Run(j.name, func(t *testing.T) {
+			t.Parallel()
+			j.run(t, db, fmt.Sprintf("case_%d", i))
+		})
+	}
+}
+
+// run compares in one session and across two, which must come to the same.
+func (j judgement) run(t *testing.T, db *pgtest.DB, schema string) {
+	t.Helper()
+	session := func() *pgx.Conn {
+		conn := db.Conn(t)
+		_, err := conn.Exec(t.Context(), "SET search_path = "+schema+", public")
+		require.NoError(t, err)
+		return conn
+	}
+	one, other := session(), session()
+	_, err := one.Exec(t.Context(), "CREATE SCHEMA "+schema+"; "+j.table, pgx.QueryExecModeSimpleProtocol)
+	require.NoError(t, err)
 	for name, compare := range map[string]func() (Diff, error){
-		"in one": func() (Diff, error) { return Compare(t.Context(), db.Pool, j.body, "v", j.opts) },
-		"across two": func() (Diff, error) {
-			return CompareAcross(t.Context(), db.Conn(t), db.Conn(t), j.body, "public.v", j.opts)
-		},
+		"in one":     func() (Diff, error) { return Compare(t.Context(), one, j.body, "v", j.opts) },
+		"across two": func() (Diff, error) { return CompareAcross(t.Context(), one, other, j.body, schema+".v", j.opts) },
 	} {
 		diff, err := compare()
 		require.NoError(t, err, name)
@@ -46,10 +66,10 @@ func (j judgement) run(t *testing.T) {
 // TestBytes: a single wrong byte, row or multiplicity is found, also where the types say equal.
 func TestBytes(t *testing.T) {
 	t.Parallel()
-	for _, j := range []judgement{
+	judge(t, []judgement{
 		{
 			name: "equal", table: "CREATE TABLE v (k int PRIMARY KEY, a text); INSERT INTO v VALUES (1, 'x'), (2, NULL)",
-			body: "SELECT * FROM (VALUES (2, NULL), (1, 'x')) AS t(k, a);", says: "public.v equals its body (2 rows)",
+			body: "SELECT * FROM (VALUES (2, NULL), (1, 'x')) AS t(k, a);", says: ".v equals its body (2 rows)",
 		},
 		{name: "both empty", table: "CREATE TABLE v (k int)", body: "SELECT 1 AS k WHERE false -- nothing"},
 		{
@@ -131,12 +151,7 @@ func TestBytes(t *testing.T) {
 				ALTER TABLE v DROP gone; INSERT INTO v VALUES (1, 2, 3)`,
 			body: `SELECT a AS "a ""b", b AS "side", 3 AS "both" FROM src`,
 		},
-	} {
-		t.Run(j.name, func(t *testing.T) {
-			t.Parallel()
-			j.run(t)
-		})
-	}
+	})
 }
 
 // TestPlanDependent: tolerance reaches as far as it was asked to, and no other column.
@@ -147,7 +162,7 @@ func TestPlanDependent(t *testing.T) {
 		return "CREATE TABLE v (k int PRIMARY KEY, a float8, b numeric); INSERT INTO v VALUES (1, " + value + ", 1.0)"
 	}
 	body := func(value string) string { return "SELECT 1 AS k, " + value + "::float8 AS a, 1.0 AS b" }
-	for _, j := range []judgement{
+	judge(t, []judgement{
 		{name: "the last digit", table: one("0.1::float8 + 0.2::float8"), body: body("0.3"), opts: floats},
 		{name: "the last digit, exactly", table: one("0.1::float8 + 0.2::float8"), body: body("0.3"), different: 1},
 		{name: "too far", table: one("1.00000001"), body: body("1"), opts: floats, different: 1},
@@ -209,19 +224,14 @@ func TestPlanDependent(t *testing.T) {
 			name: "a key that the options name", table: "CREATE TABLE v (id int PRIMARY KEY, k int, a float8); INSERT INTO v VALUES (1, 7, 1)",
 			body: "SELECT 2 AS id, 7 AS k, 1::float8 AS a", opts: Options{Key: []string{"k"}, Float: []string{"a"}}, different: 1, says: `id should be "2"`,
 		},
-	} {
-		t.Run(j.name, func(t *testing.T) {
-			t.Parallel()
-			j.run(t)
-		})
-	}
+	})
 }
 
 func TestCoarsenedKey(t *testing.T) {
 	t.Parallel()
 	const table = "CREATE TABLE v (k text COLLATE nocase PRIMARY KEY, a text);"
 	const body = "SELECT k COLLATE nocase AS k, a FROM (VALUES ('Bob', 'x'), ('BOB', 'y'), ('ann', 'z')) AS t(k, a)"
-	for _, j := range []judgement{
+	cases := []judgement{
 		{name: "one member", table: table + "INSERT INTO v VALUES ('Bob', 'x'), ('ann', 'z')", body: body},
 		{name: "the other", table: table + "INSERT INTO v VALUES ('BOB', 'y'), ('ann', 'z')", body: body},
 		{name: "half of each", table: table + "INSERT INTO v VALUES ('BOB', 'x'), ('ann', 'z')", body: body, different: 1},
@@ -233,17 +243,13 @@ func TestCoarsenedKey(t *testing.T) {
 			name: "two members", table: "CREATE TABLE v (k text COLLATE nocase, a text); INSERT INTO v VALUES ('Bob', 'x'), ('BOB', 'y'), ('ann', 'z')",
 			body: body, opts: Options{Key: []string{"k"}}, extra: 1,
 		},
-	} {
-		t.Run(j.name, func(t *testing.T) {
-			t.Parallel()
-			j.opts.Coarsened = true
-			j.run(t)
-		})
 	}
-	t.Run("is not the default", func(t *testing.T) {
-		t.Parallel()
-		judgement{table: table + "INSERT INTO v VALUES ('Bob', 'x'), ('ann', 'z')", body: body, missing: 1}.run(t)
-	})
+	for i := range cases {
+		cases[i].opts.Coarsened = true
+	}
+	judge(t, append(cases, judgement{
+		name: "is not the default", table: table + "INSERT INTO v VALUES ('Bob', 'x'), ('ann', 'z')", body: body, missing: 1,
+	}))
 }
 
 func TestWhatCannotBeCompared(t *testing.T) {

@@ -28,68 +28,70 @@ const (
 	kindCount
 )
 
-var kindNames = [kindCount]string{
-	"insert row", "insert rows", "upsert", "update payload", "update group", "update key", "update all", "update nothing",
-	"update by predicate", "update around wide", "there and back", "swap", "reinsert", "delete", "delete by predicate",
-	"cascade", "truncate",
+// kinds says of each kind its name, its weight by default, and to which tables it applies.
+var kinds = [kindCount]struct {
+	name    string
+	weight  int
+	applies func(t *Table) bool
+}{
+	InsertRow:       {"insert row", 24, func(*Table) bool { return true }},
+	InsertRows:      {"insert rows", 8, func(*Table) bool { return true }},
+	Upsert:          {"upsert", 12, func(t *Table) bool { return t.keyed() && t.keyIs((*Column).writable) }},
+	UpdatePayload:   {"update payload", 16, func(t *Table) bool { return t.keyed() && len(t.payload()) > 0 }},
+	UpdateGroup:     {"update group", 12, func(t *Table) bool { return t.keyed() && len(t.group()) > 0 }},
+	UpdateKey:       {"update key", 8, func(t *Table) bool { return t.keyed() && t.keyIs((*Column).renewable) }},
+	UpdateAll:       {"update all", 6, func(t *Table) bool { return t.keyed() && len(t.writable()) > 0 }},
+	UpdateNothing:   {"update nothing", 4, func(t *Table) bool { return t.keyed() && len(t.writable()) > 0 }},
+	UpdatePredicate: {"update by predicate", 5, func(t *Table) bool { return t.predicable() && len(t.writable()) > 0 }},
+	UpdateAroundWide: {"update around wide", 4, func(t *Table) bool {
+		return t.predicable() && t.wide() != nil && len(t.narrow()) > 0
+	}},
+	ThereAndBack:    {"there and back", 4, func(t *Table) bool { return t.keyed() && len(t.reversible()) > 0 }},
+	Swap:            {"swap", 3, func(t *Table) bool { return t.keyed() && len(t.unkeyed()) > 0 }},
+	Reinsert:        {"reinsert", 3, (*Table).keyed},
+	Delete:          {"delete", 10, (*Table).keyed},
+	DeletePredicate: {"delete by predicate", 2, func(t *Table) bool { return t.predicable() && len(t.writable()) > 0 }},
+	Cascade:         {"cascade", 2, func(t *Table) bool { return t.keyed() && t.Cascades }},
+	// A table that others reference goes with them, which bounded tables are too many for.
+	Truncate: {"truncate", 1, func(t *Table) bool { return t.Bound == 0 }},
 }
 
 // Kinds returns all kinds.
 func Kinds() []Kind {
-	kinds := make([]Kind, kindCount)
-	for i := range kinds {
-		kinds[i] = Kind(i)
+	all := make([]Kind, kindCount)
+	for i := range all {
+		all[i] = Kind(i)
 	}
-	return kinds
+	return all
 }
 
 // String returns the kind in words.
-func (k Kind) String() string { return kindNames[k] }
+func (k Kind) String() string { return kinds[k].name }
 
 // Weights says how often each kind is chosen, relative to the others. A kind without a weight is not chosen.
 type Weights map[Kind]int
 
 // DefaultWeights returns the weights of a workload that keeps small tables about half full.
 func DefaultWeights() Weights {
-	return Weights{
-		InsertRow: 24, InsertRows: 8, Upsert: 12, UpdatePayload: 16, UpdateGroup: 12, UpdateKey: 8, UpdateAll: 6, UpdateNothing: 4,
-		UpdatePredicate: 5, UpdateAroundWide: 4, ThereAndBack: 4, Swap: 3, Reinsert: 3, Delete: 10, DeletePredicate: 2, Cascade: 2,
-		Truncate: 1,
+	weights := Weights{}
+	for _, k := range Kinds() {
+		weights[k] = kinds[k].weight
 	}
+	return weights
 }
 
 // applies says whether the table can be changed in this way.
-func (k Kind) applies(t *Table) bool {
-	keyed := len(t.Key) > 0
-	switch k {
-	case InsertRow, InsertRows:
-		return true
-	case UpdatePredicate, DeletePredicate:
-		return len(t.writable()) > 0 && (keyed || t.Bound == 0)
-	case Truncate:
-		// A table that others reference goes with them, which bounded tables are too many for.
-		return t.Bound == 0
-	case UpdateNothing, UpdateAll:
-		return keyed && len(t.writable()) > 0
-	case Upsert:
-		return keyed && !slices.ContainsFunc(t.named(t.Key), func(c *Column) bool { return !c.writable() })
-	case UpdatePayload:
-		return keyed && len(t.payload()) > 0
-	case UpdateGroup:
-		return keyed && len(t.group()) > 0
-	case UpdateKey:
-		return keyed && !slices.ContainsFunc(t.named(t.Key), func(c *Column) bool { return !c.writable() && !c.Identity })
-	case UpdateAroundWide:
-		return keyed && t.wide() != nil && len(t.narrow()) > 0
-	case ThereAndBack:
-		return keyed && len(t.reversible()) > 0
-	case Swap:
-		return keyed && len(t.unkeyed()) > 0
-	case Reinsert, Delete:
-		return keyed
-	case Cascade:
-		return keyed && t.Cascades
-	default:
-		panic("workload: no such kind")
-	}
+func (k Kind) applies(t *Table) bool { return kinds[k].applies(t) }
+
+func (t *Table) keyed() bool { return len(t.Key) > 0 }
+
+// predicable says whether conditions other than on the key may pick rows: bounding them takes a key.
+func (t *Table) predicable() bool { return t.keyed() || t.Bound == 0 }
+
+// keyIs says whether all columns of the key are such.
+func (t *Table) keyIs(such func(*Column) bool) bool {
+	return !slices.ContainsFunc(t.named(t.Key), func(c *Column) bool { return !such(c) })
 }
+
+// renewable says whether an update can give the column another value, be it the server's.
+func (c *Column) renewable() bool { return c.writable() || c.Identity }

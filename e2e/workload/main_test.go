@@ -33,7 +33,7 @@ func widePool(t *testing.T, db *pgtest.DB) *pgxpool.Pool {
 	return pool
 }
 
-// stopWith cancels the context with the test's own reason.
+// cancelable returns a context that the test ends with a reason of its own.
 func cancelable(t *testing.T) (context.Context, context.CancelCauseFunc) {
 	t.Helper()
 	ctx, cancel := context.WithCancelCause(t.Context())

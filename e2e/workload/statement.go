@@ -211,8 +211,7 @@ func (t *Table) truncate(r *rand.Rand) string {
 // one returns a condition that picks at most one row: by a generated key, which may not exist, or by position.
 func (t *Table) one(r *rand.Rand) string {
 	key := t.named(t.Key)
-	generated := !slices.ContainsFunc(key, func(c *Column) bool { return !c.writable() })
-	if generated && r.IntN(2) == 0 {
+	if t.keyIs((*Column).writable) && r.IntN(2) == 0 {
 		conditions := make([]string, len(key))
 		for i, c := range key {
 			conditions[i] = c.sql() + " = " + c.Values(r)

@@ -183,7 +183,7 @@ func TestRunEnds(t *testing.T) {
 		require.ErrorContains(t, err, "seed 42")
 		require.ErrorContains(t, err, "nowhere")
 	})
-	t.Run("by such an error that is expected never", func(t *testing.T) {
+	t.Run("not by such an error if it is expected", func(t *testing.T) {
 		spec := Spec{Tables: []Table{{Schema: "public", Name: "item", Columns: []Column{{Name: "nowhere", Values: Ints(0, 1)}}}}}
 		counters, err := Run(t.Context(), pool, Options{Spec: spec, Transactions: 5, Expected: []string{"42703"}})
 		require.NoError(t, err)
