@@ -1,0 +1,330 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/mvsync/mvsync/e2e/oracle"
+	"github.com/mvsync/mvsync/e2e/pgtest"
+	"github.com/mvsync/mvsync/ingest"
+	"github.com/mvsync/mvsync/maintain"
+	"github.com/mvsync/mvsync/plans"
+	"github.com/mvsync/mvsync/replication"
+)
+
+// Options say what a test's daemon maintains; Views is required.
+type Options struct {
+	Views []plans.Declaration
+	// Bodies to compare with, by view, where they are not the declared ones: wrong ones
+	// must make the harness fail.
+	Bodies map[plans.Name]string
+	// Unchecked leaves the oracle out.
+	Unchecked bool
+	// Engine and Stream alter what the daemon is made of, before it is.
+	Engine func(*maintain.Options)
+	Stream func(*replication.Options)
+	// Wrap replaces the stream that the engine sees, to do it wrong on purpose.
+	Wrap func(maintain.Stream) maintain.Stream
+	Log  io.Writer // default: the test's log
+	// Once makes the engine bring every view to now and end.
+	Once bool
+	URL  string // default: the database's
+}
+
+// Daemon is a running engine with its stream.
+type Daemon struct {
+	t      testing.TB
+	Engine *maintain.Engine
+	Stream *replication.Stream
+
+	cancel context.CancelCauseFunc
+	done   chan struct{}
+	err    error
+
+	rounds     atomic.Int64
+	mu         sync.Mutex
+	mismatches []error
+}
+
+// View declares a view in schema public.
+func View(name, query string) plans.Declaration {
+	return plans.Declaration{Name: plans.Name{Schema: "public", Name: name}, Query: query}
+}
+
+// Start runs a daemon until [Daemon.Stop] or the end of the test. It fails the test
+// where the daemon cannot start or ends by itself, or a round is not exact.
+func Start(t testing.TB, db *pgtest.DB, o Options) *Daemon {
+	t.Helper()
+	d, err := Launch(t, db, o)
+	require.NoError(t, err)
+	t.Cleanup(func() { d.Stop() })
+	return d
+}
+
+// Launch is Start that leaves errors of the start to the caller.
+func Launch(t testing.TB, db *pgtest.DB, o Options) (*Daemon, error) {
+	t.Helper()
+	log := slog.New(slog.NewTextHandler(logWriter(t, o.Log), &slog.HandlerOptions{Level: slog.LevelDebug}))
+	if o.URL == "" {
+		o.URL = db.URL
+	}
+	config, err := pgx.ParseConfig(o.URL)
+	if err != nil {
+		return nil, err
+	}
+	session := replication.Session{}
+	replication.Pin(&config.Config, session)
+	d := &Daemon{t: t, done: make(chan struct{})}
+	ctx, cancel := context.WithCancelCause(context.Background())
+	d.cancel = cancel
+
+	target := replication.Target{Source: config, Session: session, Slot: slotOf(db), Publication: "mvsync"}
+	mo := maintain.Options{
+		Views: o.Views, Slot: target.Slot, Publication: target.Publication, Memory: 256 << 20, Log: log,
+		Connect: func(ctx context.Context, _ string) (*pgx.Conn, error) { return pgx.ConnectConfig(ctx, config.Copy()) },
+	}
+	mo.Publish = publisher{connect: mo.Connect, publication: replication.Publication{Name: target.Publication}, daemon: d}
+	if !o.Unchecked {
+		mo.Check = d.check(o)
+	}
+	if o.Engine != nil {
+		o.Engine(&mo)
+	}
+	d.Engine = maintain.New(mo)
+	if err := d.begin(ctx, target, log); err != nil {
+		d.Engine.Close()
+		cancel(nil)
+		return nil, err
+	}
+	so := replication.Options{Source: config, Session: session, Slot: target.Slot, Publication: target.Publication}
+	if o.Stream != nil {
+		o.Stream(&so)
+	}
+	d.Stream = replication.New(so, log)
+	go d.run(ctx, o)
+	return d, nil
+}
+
+// slotOf names a slot of the database's own: slots belong to the whole server.
+func slotOf(db *pgtest.DB) string { return "s_" + db.Name }
+
+func (d *Daemon) begin(ctx context.Context, target replication.Target, log *slog.Logger) error {
+	if _, err := d.Engine.Prepare(ctx); err != nil {
+		return err
+	}
+	for _, r := range d.Engine.Refused() {
+		return fmt.Errorf("view %s is refused: %w", r.Name, r.Refusal)
+	}
+	if err := d.Engine.Lead(ctx); err != nil {
+		return err
+	}
+	made, gap, err := provision(ctx, target, d.Engine.Sources(), log)
+	if err != nil {
+		return err
+	}
+	conn, err := pgx.ConnectConfig(ctx, target.Source.Copy())
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	slot, err := replication.Slot{Name: target.Slot}.State(ctx, conn)
+	if err != nil {
+		return err
+	}
+	return d.Engine.Begin(ctx, maintain.Origin{
+		SystemID: made.Identity.SystemID, Timeline: made.Identity.Timeline,
+		New: made.SlotCreated, Confirmed: slot.ConfirmedFlush, Gap: gap,
+	})
+}
+
+// provision makes what the stream needs; an invalidated slot is dropped and made anew.
+func provision(ctx context.Context, target replication.Target, tables []uint32, log *slog.Logger) (replication.Provisioned, string, error) {
+	made, err := replication.Provision(ctx, target, tables, log)
+	if !errors.Is(err, replication.ErrSlotLost) {
+		return made, "", err
+	}
+	drop := target
+	drop.Publication = ""
+	if err := replication.Teardown(ctx, drop, func(string) {}); err != nil {
+		return made, "", err
+	}
+	made, err = replication.Provision(ctx, target, tables, log)
+	return made, "invalidated", err
+}
+
+func (d *Daemon) run(ctx context.Context, o Options) {
+	defer close(d.done)
+	group, ctx := errgroup.WithContext(ctx)
+	streamCtx, stopStream := context.WithCancel(context.WithoutCancel(ctx))
+	group.Go(func() error {
+		err := d.Stream.Run(streamCtx)
+		if streamCtx.Err() != nil {
+			return nil
+		}
+		return fmt.Errorf("stream: %w", err)
+	})
+	group.Go(func() error {
+		defer stopStream() // the engine's last confirmation still needs it
+		var stream maintain.Stream = Adapt(d.Stream)
+		if o.Wrap != nil {
+			stream = o.Wrap(stream)
+		}
+		if o.Once {
+			return d.Engine.RunOnce(ctx, stream)
+		}
+		return d.Engine.Run(ctx, stream)
+	})
+	d.err = group.Wait()
+}
+
+// Stop ends the daemon as a signal would, and fails the test where it had failed or
+// a round was not exact.
+func (d *Daemon) Stop() {
+	d.t.Helper()
+	d.cancel(nil)
+	d.Join()
+}
+
+// Join waits for the daemon to end by itself.
+func (d *Daemon) Join() {
+	d.t.Helper()
+	select {
+	case <-d.done:
+	case <-time.After(60 * time.Second):
+		d.t.Fatal("the daemon does not end")
+	}
+	if d.err != nil && !errors.Is(d.err, context.Canceled) {
+		d.t.Errorf("the daemon failed: %v", d.err)
+	}
+	for _, err := range d.Mismatches() {
+		d.t.Errorf("not exact: %v", err)
+	}
+}
+
+// Err is what ended the daemon; it blocks until it has.
+func (d *Daemon) Err() error {
+	<-d.done
+	return d.err
+}
+
+// Done is closed when the daemon has ended.
+func (d *Daemon) Done() <-chan struct{} { return d.done }
+
+// Rounds is how many rounds were checked.
+func (d *Daemon) Rounds() int64 { return d.rounds.Load() }
+
+// Mismatches are the failures of the oracle so far.
+func (d *Daemon) Mismatches() []error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return append([]error(nil), d.mismatches...)
+}
+
+// Excuse forgets the failures of the oracle: a negative test has seen them.
+func (d *Daemon) Excuse() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.mismatches = nil
+}
+
+// check compares every view that moved with its body, in the round's own snapshot.
+func (d *Daemon) check(o Options) func(context.Context, *pgx.Conn, []maintain.Checked) error {
+	bodies := map[plans.Name]string{}
+	for _, v := range o.Views {
+		bodies[v.Name] = v.Query
+	}
+	for name, body := range o.Bodies {
+		bodies[name] = body
+	}
+	return func(ctx context.Context, conn *pgx.Conn, views []maintain.Checked) error {
+		c := &oracle.Checker{}
+		for _, v := range views {
+			if v.Plan.Nondeterministic {
+				continue
+			}
+			c.Views = append(c.Views, oracle.View{Table: v.Name, Body: bodies[v.Plan.Name], Options: OracleOptions(v.Plan)})
+		}
+		d.rounds.Add(1)
+		err := c.Check(ctx, savepoint{conn: conn})
+		if err == nil {
+			return nil
+		}
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.mismatches = append(d.mismatches, fmt.Errorf("round %d at %s: %w", d.rounds.Load(), snapshotOf(views), err))
+		return nil
+	}
+}
+
+func snapshotOf(views []maintain.Checked) string {
+	if len(views) == 0 {
+		return "?"
+	}
+	return views[0].Snapshot.String()
+}
+
+// OracleOptions says how a plan's view is to be compared.
+func OracleOptions(p *plans.Plan) oracle.Options {
+	o := oracle.Options{Coarsened: len(p.Coarsened) > 0}
+	for _, k := range p.Key {
+		o.Key = append(o.Key, p.Columns[k].Name)
+	}
+	for _, c := range p.Columns {
+		switch c.Dependent {
+		case plans.Representative:
+			o.Representative = append(o.Representative, c.Name)
+		case plans.Float:
+			o.Float = append(o.Float, c.Name)
+		case plans.Exact:
+		}
+	}
+	return o
+}
+
+// publisher publishes what an engine asks for.
+type publisher struct {
+	connect     func(context.Context, string) (*pgx.Conn, error)
+	publication replication.Publication
+	daemon      *Daemon
+}
+
+func (p publisher) Ensure(ctx context.Context, tables []uint32) (bool, error) {
+	conn, err := p.connect(ctx, "publication")
+	if err != nil {
+		return false, err
+	}
+	defer conn.Close(ctx)
+	m, err := p.publication.Ensure(ctx, conn, tables)
+	if p.daemon.Stream != nil {
+		p.daemon.Stream.Relearn()
+	}
+	return m.Changed(), err
+}
+
+// adapter makes a replication stream one of the engine's.
+type adapter struct{ *replication.Stream }
+
+// Adapt makes a replication stream one of the engine's.
+func Adapt(s *replication.Stream) maintain.Stream { return adapter{s} }
+
+func (a adapter) Barrier(ctx context.Context, lsn ingest.LSN) error {
+	err := a.Stream.Barrier(ctx, lsn)
+	switch {
+	case errors.Is(err, replication.ErrBarrierTimeout):
+		return errors.Join(maintain.ErrBarrier, err)
+	case errors.Is(err, replication.ErrBacklog):
+		return errors.Join(maintain.ErrBacklog, err)
+	}
+	return err
+}

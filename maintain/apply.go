@@ -1,0 +1,98 @@
+package maintain
+
+import (
+	"context"
+
+	"github.com/mvsync/mvsync/backing"
+	"github.com/mvsync/mvsync/ingest"
+)
+
+// merge writes back what the batch did to a view.
+func (r *round) merge(ctx context.Context, v *view, m backing.Merge, inputs ...backing.Input) (backing.Result, error) {
+	return r.session.Merge(ctx, r.tx, v.layout, m, inputs)
+}
+
+// query runs a SELECT of a plan over inputs.
+func (r *round) query(ctx context.Context, sql string, inputs []backing.Input) ([]ingest.Row, error) {
+	return r.session.Query(ctx, r.tx, backing.Select{SQL: sql}, inputs)
+}
+
+// rebuild evaluates the body at S and writes what differs. Fill, refresh, recovery
+// and the memory valve are this one operation. A view that has no table yet gets
+// it in the same transaction, so that its name appears together with its rows.
+func (r *round) rebuild(ctx context.Context, v *view, reason string) (backing.Result, error) {
+	if !r.reads(v) {
+		return backing.Result{}, &errReads{v}
+	}
+	r.rebuilt[v] = reason
+	m := backing.Merge{New: v.plan.Eval, Effects: len(v.consumers) > 0}
+	if !v.exists {
+		if err := r.create(ctx, v); err != nil {
+			return backing.Result{}, err
+		}
+		m.Append = true
+	}
+	return r.merge(ctx, v, m)
+}
+
+// deliver hands a producer's effective changes to its consumers.
+func (r *round) deliver(v *view, res backing.Result) {
+	if len(v.consumers) == 0 || (len(res.Effects) == 0 && !res.Overflow) {
+		return
+	}
+	table := v.table()
+	changes := make([]*ingest.Change, len(res.Effects))
+	for i, e := range res.Effects {
+		c := &ingest.Change{Table: table, Op: ingest.Update, Old: e.Old, New: e.New}
+		switch {
+		case e.Old == nil:
+			c.Op = ingest.Insert
+		case e.New == nil:
+			c.Op = ingest.Delete
+		}
+		changes[i] = c
+	}
+	for _, c := range v.consumers {
+		d := delivery{to: c, changes: changes, all: res.Overflow}
+		if !r.moving[c] {
+			r.later = append(r.later, d) // folded once the round has committed
+			continue
+		}
+		if _, ok := r.fed[c]; !ok {
+			r.fed[c] = c.work.mark()
+		}
+		d.fold()
+	}
+}
+
+// fold gives the changes to the consumer.
+func (d delivery) fold() {
+	if d.all {
+		d.to.work.demand(reasonProducer)
+		return
+	}
+	for _, c := range d.changes {
+		d.to.work.Fold(c)
+	}
+}
+
+// undo takes back what a round that did not commit has folded into consumers.
+func (r *round) undo() {
+	for v, before := range r.fed {
+		v.work.unfeed(before)
+	}
+}
+
+// table describes the backing table as the source of its consumers, whose changes
+// come with full images.
+func (v *view) table() *ingest.Table {
+	if v.described != nil {
+		return v.described
+	}
+	t := &ingest.Table{OID: v.oid, Schema: v.layout.Name.Schema, Name: v.layout.Name.Name, Full: true}
+	for _, c := range v.plan.Columns {
+		t.Columns = append(t.Columns, ingest.Column{Name: c.Name, TypeOID: c.TypeOID, Identity: true})
+	}
+	v.described = t
+	return t
+}

@@ -1,0 +1,223 @@
+package maintain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/mvsync/mvsync/ingest"
+)
+
+const (
+	pollEvery    = 50 * time.Millisecond // waiters and requests are looked for
+	compareEvery = time.Second           // the catalog is compared while no round runs
+	carryFirst   = time.Millisecond      // first pause before carry-overs are looked at again
+	// heartbeat is how much log may pass before an idle daemon runs an empty round,
+	// so that the slot does not hold it back. By volume, not by time: an idle server
+	// must stay idle.
+	heartbeat ingest.LSN = 4 << 20
+	// behind is how far the stream may be from the server's position before the
+	// daemon drains it without a transaction open.
+	behind ingest.LSN = 4 << 20
+)
+
+// drain is the state of catching up: the position to reach before a round is opened.
+type drain struct {
+	target ingest.LSN // 0: not catching up
+	passes int        // how often the target was reached and still far from the end
+}
+
+// looked is what a cheap statement outside of any round says. The snapshot is not
+// held: what is visible in it is visible in every later one.
+type looked struct {
+	snapshot ingest.Snapshot
+	walEnd   ingest.LSN
+}
+
+// look asks for the present snapshot and insert position.
+func (e *Engine) look(ctx context.Context) (looked, error) {
+	if err := e.connect(ctx); err != nil {
+		return looked{}, err
+	}
+	var snapshot, lsn string
+	err := e.side.QueryRow(ctx, "SELECT pg_catalog.pg_current_snapshot()::text, pg_catalog.pg_current_wal_insert_lsn()::text").
+		Scan(&snapshot, &lsn)
+	if err != nil {
+		return looked{}, fmt.Errorf("ask for the present snapshot: %w", err)
+	}
+	var l looked
+	if l.snapshot, err = ingest.ParseSnapshot(snapshot); err != nil {
+		return looked{}, err
+	}
+	if err := l.walEnd.Scan(lsn); err != nil {
+		return looked{}, err
+	}
+	e.walEnd = l.walEnd
+	return l, nil
+}
+
+// wait returns once a round is to be opened, or with an error.
+func (e *Engine) wait(ctx context.Context) error {
+	for {
+		fresh := e.absorb()
+		now := time.Now()
+		if fresh || (e.batch.Len() > 0 && now.Sub(e.polled) >= e.carry) || now.Sub(e.polled) >= pollEvery {
+			if err := e.advance(ctx, now); err != nil {
+				if err := e.survive(ctx, err); err != nil {
+					return err
+				}
+				continue
+			}
+		}
+		if err := ctx.Err(); err != nil {
+			return context.Cause(ctx)
+		}
+		if e.roundDue(time.Now()) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-e.stream.Ready():
+		case <-time.After(e.pause()):
+		}
+	}
+}
+
+// absorb takes over what the stream has received.
+func (e *Engine) absorb() (fresh bool) {
+	for _, tx := range e.stream.Take() {
+		e.batch.Add(tx)
+		fresh = true
+	}
+	if fresh {
+		e.carry = carryFirst
+	}
+	return fresh
+}
+
+// advance takes a snapshot, folds what it contains, and looks for other work.
+func (e *Engine) advance(ctx context.Context, now time.Time) error {
+	l, err := e.look(ctx)
+	if err != nil {
+		return err
+	}
+	e.polled = now
+	if _, err := e.batch.Fold(l.snapshot); err != nil {
+		return err
+	}
+	if e.batch.Len() > 0 {
+		e.carry = min(max(e.carry, carryFirst)*2, pollEvery) // carry-overs alone open no round
+	}
+	e.catchUp()
+	return e.poll(ctx, now)
+}
+
+// catchUp decides whether the stream is far behind. While it is, no round is
+// opened: its snapshot would be held while megabytes arrive.
+func (e *Engine) catchUp() {
+	position := e.stream.Position()
+	switch {
+	case e.drain.target == 0 && e.walEnd > position+behind:
+		e.drain = drain{target: e.walEnd}
+		e.log.Debug("catching up", "lsn", position, "target", e.walEnd)
+	case e.drain.target != 0 && position >= e.drain.target:
+		// Where writers are faster than we are the rest never gets small; the barrier
+		// takes it then.
+		if e.drain.passes++; e.walEnd > position+behind && e.drain.passes < 3 {
+			e.drain.target = e.walEnd
+		} else {
+			e.drain = drain{}
+		}
+	}
+}
+
+// pause is how long to wait where nothing is received.
+func (e *Engine) pause() time.Duration {
+	d := pollEvery
+	if e.batch.Len() > 0 {
+		d = min(d, max(e.carry, carryFirst))
+	}
+	if until := e.o.Interval - time.Since(e.lastRound); until > 0 && e.anyDue(time.Now()) {
+		d = min(d, until)
+	}
+	return max(d, 100*time.Microsecond)
+}
+
+func (e *Engine) anyDue(now time.Time) bool {
+	return slices.ContainsFunc(e.views, func(v *view) bool { return v.moves(now) && v.due() })
+}
+
+// roundDue reports whether a round is to be opened now.
+func (e *Engine) roundDue(now time.Time) bool {
+	if now.Sub(e.lastRound) < e.o.Interval {
+		return false
+	}
+	if e.audit.imported != "" || e.waiters {
+		return true
+	}
+	if e.drain.target != 0 {
+		return false
+	}
+	return e.anyDue(now) || e.stream.Position() > e.newest.lsn+heartbeat
+}
+
+// poll confirms what has become durable, and looks for waiters, requests and
+// changes of the catalog.
+func (e *Engine) poll(ctx context.Context, now time.Time) error {
+	if e.confirm.position != 0 && e.confirm.after == 0 {
+		e.confirm.after = e.walEnd // taken after the commit, so not below it
+	}
+	e.confirmDurable()
+	waiting, err := e.host.Waiters(ctx, e.side)
+	if err != nil {
+		return err
+	}
+	e.waiters = waiting > 0
+	if err := e.takeRequests(ctx); err != nil {
+		return err
+	}
+	if err := e.saveStates(ctx); err != nil {
+		return err
+	}
+	if now.Sub(e.compared) >= compareEvery {
+		if err := e.compare(ctx, now); err != nil {
+			return err
+		}
+	}
+	if err := e.audit.step(ctx, e, now); err != nil {
+		return err
+	}
+	e.publish()
+	return nil
+}
+
+// confirmDurable confirms the last round's position once the stream has passed the
+// round's commit: the walsender sends only what is flushed (INV-4).
+func (e *Engine) confirmDurable() {
+	c := &e.confirm
+	if c.position != 0 && c.after != 0 && e.stream.Position() >= c.after {
+		e.stream.Confirm(c.position)
+		*c = confirmation{}
+	}
+}
+
+// stopped ends the daemon: it confirms what is durable and closes.
+func (e *Engine) stopped(ctx context.Context, err error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	if e.confirm.position != 0 && e.stream.Position() != 0 {
+		if l, lookErr := e.look(ctx); lookErr == nil {
+			e.confirm.after = l.walEnd
+			if barrierErr := e.stream.Barrier(ctx, l.walEnd); barrierErr == nil {
+				e.confirmDurable()
+			}
+		}
+	}
+	if err == nil || errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}

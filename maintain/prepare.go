@@ -1,0 +1,275 @@
+package maintain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/mvsync/mvsync/backing"
+	"github.com/mvsync/mvsync/ingest"
+	"github.com/mvsync/mvsync/plans"
+)
+
+// Prepare compiles the declared views and creates nothing. It returns how many are
+// accepted; [Engine.Refused] has the others.
+func (e *Engine) Prepare(ctx context.Context) (int, error) {
+	if err := e.connect(ctx); err != nil {
+		return 0, err
+	}
+	e.views, e.refused = nil, nil
+	ordered, refused := plans.Order(e.o.Views, e.o.Planner.SearchPath)
+	for _, d := range e.o.Views {
+		if r := refused[d.Name]; r != nil {
+			e.refuse(d.Name, r)
+		}
+	}
+	for _, d := range ordered {
+		v, err := e.compile(ctx, d)
+		var refusal *plans.Refusal
+		if errors.As(err, &refusal) {
+			e.refuse(d.Name, refusal)
+			continue
+		}
+		if err != nil {
+			return 0, fmt.Errorf("plan %s: %w", d.Name, err)
+		}
+		e.views = append(e.views, v)
+	}
+	if err := e.inspect(ctx); err != nil {
+		return 0, err
+	}
+	effective(e.views)
+	return len(e.views), nil
+}
+
+func (e *Engine) refuse(name plans.Name, r *plans.Refusal) {
+	e.refused = append(e.refused, Refused{Name: name.String(), Refusal: r})
+}
+
+// compile plans one view; its producers are among the views accepted so far.
+func (e *Engine) compile(ctx context.Context, d plans.Declaration) (*view, error) {
+	p, err := e.plan(ctx, d, e.views)
+	if err != nil {
+		return nil, err
+	}
+	v := &view{name: d.Name.String(), decl: d, state: Filling}
+	e.take(v, p)
+	v.member = &ingest.Member{Folder: v.work}
+	return v, nil
+}
+
+// plan compiles a declaration against the plans of the views that it may read.
+func (e *Engine) plan(ctx context.Context, d plans.Declaration, before []*view) (*plans.Plan, error) {
+	o := e.o.Planner
+	o.Producers = map[plans.Name]*plans.Plan{}
+	for _, v := range before {
+		o.Producers[v.decl.Name] = v.plan
+	}
+	p, err := plans.Compile(ctx, e.side, d, o)
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// take gives a view a new plan. Pending work of the old one is dropped.
+func (e *Engine) take(v *view, p *plans.Plan) {
+	v.plan = p
+	v.work = newWork(p)
+	if v.member != nil {
+		v.member.Folder = v.work
+	}
+	id := int64(0)
+	if v.layout != nil {
+		id = v.layout.ID
+	}
+	v.layout = layoutOf(p, e.o.Tables[v.decl.Name], id)
+	e.link(v)
+}
+
+// link connects a view with its producers.
+func (e *Engine) link(v *view) {
+	for _, p := range v.producers {
+		p.consumers = slices.DeleteFunc(p.consumers, func(c *view) bool { return c == v })
+	}
+	v.producers = nil
+	for i := range v.plan.Sources {
+		s := &v.plan.Sources[i]
+		if !s.Producer {
+			continue
+		}
+		for _, p := range e.views {
+			if p.decl.Name == s.Table() {
+				v.producers = append(v.producers, p)
+				p.consumers = append(p.consumers, v)
+			}
+		}
+	}
+}
+
+// layoutOf describes the tables of a view to the host.
+func layoutOf(p *plans.Plan, o TableOptions, id int64) *backing.Layout {
+	l := &backing.Layout{
+		ID: id, Name: backing.Name{Schema: p.Name.Schema, Name: p.Name.Name},
+		Key: p.Key, Query: p.Body, Storage: o.Storage,
+		Indexes: slices.Clone(o.Indexes),
+	}
+	if len(o.Grants) > 0 {
+		l.Grants = map[string][]string{"select": o.Grants}
+	}
+	for _, columns := range p.Indexes {
+		l.Indexes = append(l.Indexes, "("+columns+")")
+	}
+	for _, c := range p.Columns {
+		l.Columns = append(l.Columns, backingColumn(c))
+	}
+	for _, c := range p.Hidden {
+		l.Hidden = append(l.Hidden, backingColumn(c))
+	}
+	return l
+}
+
+func backingColumn(c plans.Column) backing.Column {
+	return backing.Column{
+		Name: c.Name, Type: c.Type, Collation: c.Collation, NotNull: c.NotNull,
+		Dependent: backing.Dependence(c.Dependent),
+	}
+}
+
+func inputColumns(cs []plans.Column) []backing.InputColumn {
+	out := make([]backing.InputColumn, len(cs))
+	for i, c := range cs {
+		out[i] = backing.InputColumn{Name: c.Name, Type: c.Type}
+	}
+	return out
+}
+
+// rewatch sets what is compared, and takes what the catalog says now as known. It
+// must be taken before the plans are compiled: what changes in between shows as a
+// difference then.
+func (e *Engine) rewatch(ctx context.Context) error {
+	ps := make([]*plans.Plan, len(e.views))
+	for i, v := range e.views {
+		ps[i] = v.plan
+	}
+	e.watch = watchOf(e.o.Publication, ps)
+	known, err := e.watch.read(ctx, e.side)
+	if err != nil {
+		return err
+	}
+	e.known = known
+	return nil
+}
+
+// recompile plans the views again that depend on changed objects. A view whose
+// columns stay as they are is reconciled in the next round; one that is broken, or
+// whose columns changed, goes stale: it serves its last snapshot and says why.
+func (e *Engine) recompile(ctx context.Context, changed []object) error {
+	before, err := e.watch.read(ctx, e.side)
+	if err != nil {
+		return e.survive(ctx, err)
+	}
+	hit := map[*view]bool{}
+	fresh := false
+	for _, v := range e.views {
+		affected := slices.ContainsFunc(changed, func(o object) bool { return o.affects(v.plan) })
+		if !affected && v.state != Stale {
+			continue
+		}
+		hit[v] = true
+		if err := e.replan(ctx, v); err != nil {
+			return e.survive(ctx, err)
+		}
+		fresh = true
+	}
+	if fresh {
+		if err := e.republish(ctx, hit); err != nil {
+			return e.survive(ctx, err)
+		}
+	}
+	ps := make([]*plans.Plan, len(e.views))
+	for i, v := range e.views {
+		ps[i] = v.plan
+	}
+	e.watch = watchOf(e.o.Publication, ps)
+	now, err := e.watch.read(ctx, e.side)
+	if err != nil {
+		return e.survive(ctx, err)
+	}
+	// What changed while we compiled must show again. Our own changes of the
+	// publication are not news.
+	for o, hash := range now {
+		if old, ok := before[o]; ok && o.class != "publication" && old != hash {
+			now[o] = old
+		}
+	}
+	e.known = now
+	e.persist = true
+	return nil
+}
+
+// replan compiles a view again after something that it depends on changed.
+func (e *Engine) replan(ctx context.Context, v *view) error {
+	at := slices.Index(e.views, v)
+	p, err := e.plan(ctx, v.decl, e.views[:at])
+	var refusal *plans.Refusal
+	switch {
+	case errors.As(err, &refusal):
+		e.stale(v, refusal)
+		return nil
+	case err != nil:
+		return err
+	case !sameColumns(v.plan, p):
+		e.stale(v, fmt.Errorf("its columns would change; declare it under another name, or drop %s and start again", v.name))
+		return nil
+	}
+	wasStale := v.state == Stale
+	e.take(v, p)
+	v.work.demand(reasonSchema)
+	if wasStale {
+		v.err = nil
+		e.setState(v, Failed) // reconciled in the next round
+		v.retry = e.polled
+	}
+	e.log.Info("a definition changed; the view is planned again and reconciled", "view", v.name)
+	return nil
+}
+
+// stale makes a view stand still because the catalog broke it.
+func (e *Engine) stale(v *view, why error) {
+	v.work.demand(reasonSchema)
+	v.err = why
+	if v.state != Stale {
+		e.log.Error("a definition changed and the view is stale: it serves its last snapshot", "view", v.name, "err", why)
+	}
+	e.setState(v, Stale)
+}
+
+// republish publishes what the views read now, such as a new partition. Changes
+// that running transactions made to it before are not in the stream, so its views
+// are reconciled in each round until those have ended.
+func (e *Engine) republish(ctx context.Context, hit map[*view]bool) error {
+	added, err := e.o.Publish.Ensure(ctx, e.Sources())
+	if err != nil || !added {
+		return err
+	}
+	var fence uint64
+	if err := e.side.QueryRow(ctx, "SELECT pg_catalog.pg_current_xact_id()::text::bigint").Scan(&fence); err != nil {
+		return fmt.Errorf("set a fence: %w", err)
+	}
+	for _, v := range slices.Collect(maps.Keys(hit)) {
+		v.fence = fence
+	}
+	return nil
+}
+
+// sameColumns reports whether the tables of the old plan can hold the rows of the
+// new one.
+func sameColumns(a, b *plans.Plan) bool {
+	same := func(x, y plans.Column) bool {
+		return x.Name == y.Name && x.Type == y.Type && x.Collation == y.Collation && (x.NotNull == y.NotNull || y.NotNull)
+	}
+	return slices.EqualFunc(a.Columns, b.Columns, same) && slices.EqualFunc(a.Hidden, b.Hidden, same) && slices.Equal(a.Key, b.Key)
+}

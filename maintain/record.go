@@ -1,0 +1,138 @@
+package maintain
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/mvsync/mvsync/backing"
+	"github.com/mvsync/mvsync/ingest"
+)
+
+// create makes the view's table in the round's transaction.
+func (r *round) create(ctx context.Context, v *view) error {
+	// A companion may be left of a table that somebody dropped.
+	if err := r.e.host.Drop(ctx, r.tx, v.layout); err != nil {
+		return err
+	}
+	if err := r.session.Create(ctx, r.tx, v.layout); err != nil {
+		return err
+	}
+	oid, _, err := r.e.host.Find(ctx, r.tx, v.layout.Name)
+	if err != nil {
+		return err
+	}
+	r.created[v] = oid
+	return nil
+}
+
+// record writes the views' rows of the catalog and the progress row in the round's
+// transaction, and returns the position that may be confirmed after it: nothing that
+// a live view has not taken over lies before it.
+func (r *round) record(ctx context.Context) (ingest.LSN, error) {
+	e := r.e
+	// L itself would lose transactions that are in the log and not yet visible: they
+	// must be sent again after a restart.
+	own := r.lsn
+	if tx, ok := e.batch.Oldest(); ok {
+		own = min(own, tx.FinalLSN)
+	}
+	r.position = own
+	all := own
+	for _, v := range e.views {
+		if r.moving[v] {
+			if err := r.recordMover(ctx, v); err != nil {
+				return 0, err
+			}
+			continue
+		}
+		if v.state != Live {
+			continue
+		}
+		all = min(all, v.asOf.lsn)
+		if v.follows {
+			// The progress row goes on without it.
+			at := &backing.AsOf{Snapshot: v.asOf.snapshot, LSN: v.asOf.lsn, Time: v.asOf.at}
+			if err := e.host.SetAsOf(ctx, r.tx, v.layout.ID, at, v.asOf.lsn); err != nil {
+				return 0, err
+			}
+			r.left = append(r.left, v)
+		}
+	}
+	if err := r.finishRequests(ctx); err != nil {
+		return 0, err
+	}
+	return all, e.host.WriteProgress(ctx, r.tx, backing.Progress{
+		Snapshot: r.snapshot, LSN: all, SystemIdentifier: e.server.id, Timeline: e.server.timeline,
+	})
+}
+
+// recordMover makes a view that moved follow the progress row, where it did not.
+func (r *round) recordMover(ctx context.Context, v *view) error {
+	if v.state == Live && v.follows && !v.unsaved {
+		return nil
+	}
+	row := r.e.row(v)
+	row.State, row.AsOf, row.Confirm, row.Error = backing.Live, nil, 0, ""
+	return r.e.host.SaveView(ctx, r.tx, &row)
+}
+
+// committed takes over what the round has made durable together with its progress.
+func (r *round) committed(position ingest.LSN) {
+	e, now := r.e, time.Now()
+	for _, v := range r.left {
+		v.follows = false
+	}
+	for _, v := range r.movers {
+		r.settle(v, now)
+	}
+	for _, d := range r.later {
+		d.fold()
+	}
+	e.requests = slices.DeleteFunc(e.requests, func(q backing.Request) bool { return slices.Contains(r.finished, q.ID) })
+	e.confirm = confirmation{position: position}
+	e.newest = asOf{snapshot: r.snapshot, lsn: position, at: now}
+	e.lastRound = now
+	e.carry = carryFirst
+	e.audit.roundCommitted(r)
+	e.publish()
+}
+
+// settle makes a view's as-of the round's snapshot.
+func (r *round) settle(v *view, now time.Time) {
+	e := r.e
+	v.asOf = asOf{snapshot: r.snapshot, lsn: r.position, at: now}
+	v.member.AsOf = r.snapshot
+	reason, rebuilt := r.rebuilt[v]
+	if rebuilt {
+		e.observe.Rebuilt(v.name, reason)
+		if !v.exists {
+			v.exists = true
+			v.setTable(r.created[v])
+		}
+	}
+	if res, ok := r.results[v]; ok {
+		e.observe.RowsWritten(v.name, "insert", int(res.Inserted))
+		e.observe.RowsWritten(v.name, "update", int(res.Updated))
+		e.observe.RowsWritten(v.name, "delete", int(res.Deleted))
+		e.observe.RowsSuppressed(v.name, int(res.Unchanged))
+	}
+	v.work.reset()
+	v.follows, v.reads, v.sits, v.lock = true, false, 0, ""
+	v.next = time.Time{}
+	if v.every > 0 {
+		v.next = now.Add(v.every)
+	}
+	if v.state != Live {
+		e.setState(v, Live)
+	}
+	v.unsaved, v.err, v.failures = false, nil, 0
+	if v.fence != 0 {
+		if r.snapshot.Xmin > v.fence {
+			v.fence = 0
+		} else {
+			v.work.demand(reasonFence)
+			v.next = now.Add(200 * time.Millisecond)
+		}
+	}
+}

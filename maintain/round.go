@@ -1,0 +1,313 @@
+package maintain
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/mvsync/mvsync/backing"
+	"github.com/mvsync/mvsync/ingest"
+	"github.com/mvsync/mvsync/plans"
+)
+
+// round is one round in hand.
+type round struct {
+	ctx     context.Context // of the round in hand, for what it starts
+	e       *Engine
+	session *backing.Session
+	tx      *roundTx
+	movers  []*view // producers first
+	moving  map[*view]bool
+	locked  map[uint32]bool // tables locked before S
+	opened
+	fed map[*view]fed // consumers that received effective changes of this round
+	// later holds effective changes for consumers that do not move in this round.
+	later    []delivery
+	rebuilt  map[*view]string
+	results  map[*view]backing.Result
+	created  map[*view]uint32 // oids of the tables made in this round
+	left     []*view          // views that followed the progress row, which goes on without them
+	finished []int64          // requests done in this round
+	position ingest.LSN       // what its movers let be confirmed
+}
+
+// delivery is a producer's effective change on its way to a consumer.
+type delivery struct {
+	to      *view
+	changes []*ingest.Change
+	all     bool // too many to report: reconcile instead
+}
+
+// attempt runs one round and deals with its failure. The error it returns is one
+// with which the daemon cannot go on. A round in hand is finished even where the
+// context ends.
+func (e *Engine) attempt(ctx context.Context) error {
+	started := time.Now()
+	r := &round{
+		e: e, moving: map[*view]bool{}, locked: map[uint32]bool{}, fed: map[*view]fed{},
+		rebuilt: map[*view]string{}, results: map[*view]backing.Result{}, created: map[*view]uint32{},
+	}
+	err := r.run(context.WithoutCancel(ctx))
+	if err == nil {
+		clear(e.pauses)
+		e.observe.RoundCommitted(time.Since(started))
+		return nil
+	}
+	r.undo()
+	return e.survive(ctx, err)
+}
+
+// run is the round from BEGIN to COMMIT.
+func (r *round) run(ctx context.Context) error {
+	e := r.e
+	if err := e.connect(ctx); err != nil {
+		return err
+	}
+	r.ctx = ctx
+	r.session, r.tx = e.session, &roundTx{e.main}
+	r.choose(time.Now())
+	if err := r.open(ctx); err != nil {
+		return err
+	}
+	defer r.rollback(ctx)
+	if err := r.sameCatalog(ctx, e.main); err != nil {
+		return err
+	}
+	if err := r.barrier(ctx); err != nil {
+		return err
+	}
+	for _, v := range r.movers {
+		if err := r.maintain(ctx, v); err != nil {
+			return err
+		}
+	}
+	if err := r.check(ctx); err != nil {
+		return err
+	}
+	// Replaced functions, attached partitions and new children are kept out by no
+	// lock of ours, and expansion of a parent uses the newest catalog, not S.
+	if err := r.sameCatalog(ctx, e.side); err != nil {
+		return err
+	}
+	position, err := r.record(ctx)
+	if err != nil {
+		return err
+	}
+	if _, err := e.main.Exec(ctx, "COMMIT"); err != nil {
+		return fmt.Errorf("commit a round: %w", err)
+	}
+	r.committed(position)
+	return nil
+}
+
+// barrier lets the stream pass L, then folds what is visible in S.
+func (r *round) barrier(ctx context.Context) error {
+	e := r.e
+	for {
+		err := e.stream.Barrier(ctx, r.lsn)
+		if err != nil && !errors.Is(err, ErrBacklog) {
+			return err
+		}
+		e.absorb()
+		if _, err := e.batch.Fold(r.snapshot); err != nil {
+			return err
+		}
+		if err == nil {
+			return nil
+		}
+	}
+}
+
+// choose lists the views that move in this round. A view moves only where all its
+// producers do.
+func (r *round) choose(now time.Time) {
+	for _, v := range r.e.views {
+		if !v.moves(now) {
+			continue
+		}
+		ok := true
+		for _, p := range v.producers {
+			ok = ok && r.moving[p]
+		}
+		if ok {
+			r.moving[v] = true
+			r.movers = append(r.movers, v)
+		}
+	}
+}
+
+// open begins the transaction. Views whose sources cannot be locked sit the round
+// out (INV-7).
+func (r *round) open(ctx context.Context) error {
+	for {
+		tables := r.tables()
+		o, err := open(ctx, r.e.main.PgConn(), r.e.lockTimeout, r.e.audit.imported, tables)
+		if err == nil {
+			r.opened = o
+			for _, t := range tables {
+				r.locked[t.oid] = true
+			}
+			return nil
+		}
+		r.rollback(ctx)
+		var out *lockedOut
+		if !errors.As(err, &out) {
+			return err
+		}
+		r.sitOut(out)
+	}
+}
+
+// tables lists what this round may read, in oid order.
+func (r *round) tables() []table {
+	seen := map[uint32]table{}
+	for _, v := range r.movers {
+		if !r.willRead(v) {
+			continue
+		}
+		for i := range v.plan.Sources {
+			if s := &v.plan.Sources[i]; !s.Producer {
+				seen[s.OID] = table{oid: s.OID, name: pgx.Identifier{s.Schema, s.Name}}
+			}
+		}
+	}
+	return sortedTables(seen)
+}
+
+// willRead reports whether maintaining the view may read base tables. What a
+// producer will report is not known yet.
+func (r *round) willRead(v *view) bool {
+	if v.reads || v.state != Live {
+		return true
+	}
+	for _, p := range v.producers {
+		if p.due() || r.willRead(p) {
+			return true
+		}
+	}
+	return v.due() && v.mayRead()
+}
+
+// reads reports whether all base tables of the view are locked.
+func (r *round) reads(v *view) bool {
+	for i := range v.plan.Sources {
+		if s := &v.plan.Sources[i]; !s.Producer && !r.locked[s.OID] {
+			return false
+		}
+	}
+	return true
+}
+
+// sitOut drops the views over a table whose lock is not to be had, and all that
+// read those views.
+func (r *round) sitOut(out *lockedOut) {
+	e := r.e
+	drop := map[*view]bool{}
+	kept := r.movers[:0]
+	for _, v := range r.movers {
+		hit := readsTable(v.plan, out.table.oid)
+		for _, p := range v.producers {
+			hit = hit || drop[p]
+		}
+		if hit {
+			drop[v] = true
+			delete(r.moving, v)
+			v.sit(time.Now(), out)
+			e.log.Debug("a view sits the round out", "view", v.name, "table", out.table.name.Sanitize(), "err", out.err)
+			continue
+		}
+		v.lock = ""
+		kept = append(kept, v)
+	}
+	r.movers = kept
+	e.observe.RoundRetried("lock")
+}
+
+// sameCatalog compares the catalog with what the plans were compiled against.
+func (r *round) sameCatalog(ctx context.Context, q querier) error {
+	now, err := r.e.watch.read(ctx, q)
+	if err != nil {
+		return err
+	}
+	if diff := r.e.known.changed(now); len(diff) > 0 {
+		return &catalogChanged{objects: diff}
+	}
+	r.e.compared = time.Now()
+	return nil
+}
+
+// maintain brings one view to S.
+func (r *round) maintain(ctx context.Context, v *view) error {
+	if !v.due() {
+		return nil
+	}
+	started := time.Now()
+	res, err := r.apply(ctx, v)
+	if err != nil {
+		var reads *errReads
+		if errors.As(err, &reads) {
+			return err
+		}
+		return &viewError{v: v, err: err}
+	}
+	r.results[v] = res
+	r.deliver(v, res)
+	r.e.observe.Maintained(v.name, string(v.plan.Strategy), time.Since(started))
+	return nil
+}
+
+// apply runs the view's arm.
+func (r *round) apply(ctx context.Context, v *view) (backing.Result, error) {
+	switch {
+	case v.state != Live && v.work.reconcile == "":
+		return r.rebuild(ctx, v, reasonCreate)
+	case v.work.reconcile != "":
+		return r.rebuild(ctx, v, v.work.reconcile)
+	case v.plan.Projection != nil:
+		return r.project(ctx, v)
+	case v.plan.Aggregate != nil:
+		return r.aggregate(ctx, v)
+	case v.plan.Residual != nil:
+		return r.residual(ctx, v)
+	}
+	return r.rebuild(ctx, v, reasonStrategy)
+}
+
+// check calls the tests' oracle.
+func (r *round) check(ctx context.Context) error {
+	if r.e.o.Check == nil {
+		return nil
+	}
+	checked := make([]Checked, 0, len(r.movers))
+	for _, v := range r.movers {
+		checked = append(checked, Checked{Name: v.layout.Name.SQL(), Plan: v.plan, Snapshot: r.snapshot})
+	}
+	return r.e.o.Check(ctx, r.e.main, checked)
+}
+
+// sortedTables lists tables in oid order.
+func sortedTables(set map[uint32]table) []table {
+	return slices.SortedFunc(maps.Values(set), func(a, b table) int { return cmp.Compare(a.oid, b.oid) })
+}
+
+func readsTable(p *plans.Plan, oid uint32) bool {
+	return slices.ContainsFunc(p.Sources, func(s plans.Source) bool { return !s.Producer && s.OID == oid })
+}
+
+// rollback ends the transaction where it is still open.
+func (r *round) rollback(ctx context.Context) {
+	if r.e.main == nil || r.e.main.IsClosed() || r.e.main.PgConn().TxStatus() == 'I' {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	if _, err := r.e.main.Exec(ctx, "ROLLBACK"); err != nil {
+		r.e.drop() // a session in doubt is not used again
+	}
+}
