@@ -1,8 +1,8 @@
 package ingest
 
 import (
+	"encoding/binary"
 	"slices"
-	"strings"
 )
 
 // ImageSpec says which columns of a source's rows are kept, and by which of them
@@ -12,7 +12,9 @@ type ImageSpec struct {
 	// Key are the positions in Columns of a key by which changes of one row are
 	// netted to its first old and its last new image. Empty: the source has no key
 	// (replica identity FULL), and images are netted as a bag by their whole content;
-	// Columns must then be all columns.
+	// Columns must then be all columns. A key whose constraint is deferrable serves
+	// under replica identity FULL only, and better not at all: rows that share a key
+	// for a moment can be told apart by their content alone.
 	Key []int
 	// PerRelation says that the key is unique within each relation only, as with
 	// inheritance children.
@@ -22,38 +24,62 @@ type ImageSpec struct {
 // Images nets the row changes of one source: for each key the first old and the
 // last new image. What was there and back again, and an update that left all kept
 // columns alone, leaves nothing (INV-5).
+//
+// Rows are held packed (see [Images.pack]), one allocation each: a batch may hold
+// millions of them. Not safe for concurrent use.
 type Images struct {
-	spec  ImageSpec
-	maps  map[*Table][]int // positions of the kept columns in a table's rows; nil: a column is missing
-	rows  map[string]*Image
-	bytes int64
+	spec   ImageSpec
+	order  []int            // columns in packed order: the key's first
+	prefix int              // length of what stands before the columns of a packed row
+	maps   map[*Table][]int // positions of the packed columns in a table's rows; nil: a column is missing
+	rows   map[string]net   // by relation and key; the map's key is a prefix of a packed image
+	bag    map[string]int   // by packed row: how many times it came (above 0) or went (below)
+	bytes  int64
+	packed []byte // reused by pack
 }
+
+// net is the net change of one key: packed images, empty where there is no row.
+type net struct{ before, after string }
 
 // Image is the net change of one row. Old is nil where the row did not exist
 // before, New where it exists no longer. Values may be [Missing]: in Old what the
 // replica identity does not carry, in New what was never sent.
 type Image struct {
 	Old, New Row
-	count    int // bag: how many times New (above 0) or Old (below) stands
 }
+
+// Memory of a map entry beside the packed images, as measured: its slot in a map
+// that has just grown, and what the allocator rounds up.
+const (
+	netOverhead = 128
+	bagOverhead = 64
+)
 
 // NewImages returns an empty set.
 func NewImages(spec ImageSpec) *Images {
-	return &Images{spec: spec, maps: map[*Table][]int{}, rows: map[string]*Image{}}
+	order := slices.Clone(spec.Key)
+	for i := range spec.Columns {
+		if !slices.Contains(spec.Key, i) {
+			order = append(order, i)
+		}
+	}
+	im := &Images{spec: spec, order: order, maps: map[*Table][]int{}}
+	if spec.PerRelation && len(spec.Key) > 0 {
+		im.prefix = 4
+	}
+	im.Reset()
+	return im
 }
-
-// imageOverhead estimates the memory of a map entry and its Image.
-const imageOverhead = 144
 
 // Bytes estimates the memory held.
 func (im *Images) Bytes() int64 { return im.bytes }
 
-// Len is the number of rows that changed.
-func (im *Images) Len() int { return len(im.rows) }
+// Len is the number of rows that changed; of a bag, the number of different ones.
+func (im *Images) Len() int { return len(im.rows) + len(im.bag) }
 
 // Reset empties the set.
 func (im *Images) Reset() {
-	im.rows = map[string]*Image{}
+	im.rows, im.bag = map[string]net{}, map[string]int{}
 	im.bytes = 0
 	if len(im.maps) > 1000 {
 		clear(im.maps)
@@ -61,38 +87,39 @@ func (im *Images) Reset() {
 }
 
 // Add takes a change. It returns false where the change cannot be netted: the
-// table lacks a kept column, an image lacks a key value, or the change is a
-// TRUNCATE. The view must then be reconciled.
+// table lacks a kept column, an image lacks a key value, two rows share a key in a
+// way that their images do not resolve, or the change is a TRUNCATE. The view must
+// then be reconciled, and the set be reset.
 func (im *Images) Add(c *Change) bool {
 	pos, ok := im.positions(c.Table)
-	if !ok || c.Op == Truncate {
+	switch {
+	case !ok:
 		return false
-	}
-	if len(im.spec.Key) == 0 {
+	case c.Op == Update && unchanged(c, pos):
+		return true
+	case c.Op == Truncate:
+		return false
+	case len(im.spec.Key) == 0:
 		return im.addBag(c, pos)
 	}
-	switch c.Op {
-	case Insert:
-		return im.put(c, pos, nil)
-	case Delete:
-		_, ok := im.take(c, pos)
-		return ok
-	case Update:
-		before, ok := im.take(c, pos)
-		return ok && im.put(c, pos, before)
-	case Truncate:
+	var before string
+	if c.Op != Insert {
+		if before, ok = im.take(c, pos); !ok {
+			return false
+		}
 	}
-	return false
+	return c.Op == Delete || im.put(c, pos, before)
 }
 
-// positions maps the kept columns to a table's columns, by name: a leaf's order
+// positions maps the packed columns to a table's columns, by name: a leaf's order
 // may differ from its root's, and dropped columns are not sent.
 func (im *Images) positions(t *Table) ([]int, bool) {
 	if pos, ok := im.maps[t]; ok {
 		return pos, pos != nil
 	}
-	pos := make([]int, len(im.spec.Columns))
-	for i, name := range im.spec.Columns {
+	pos := make([]int, len(im.order))
+	for i, column := range im.order {
+		name := im.spec.Columns[column]
 		pos[i] = slices.IndexFunc(t.Columns, func(c Column) bool { return c.Name == name })
 		if pos[i] < 0 {
 			pos = nil
@@ -110,167 +137,230 @@ func (im *Images) Unchanged(c *Change) bool {
 	return ok && c.Op == Update && unchanged(c, pos)
 }
 
-// unchanged reports whether an update left all kept columns alone, as far as its
-// images show.
 func unchanged(c *Change, pos []int) bool {
 	for _, p := range pos {
-		o, n := c.Old[p], c.New[p]
-		if n.IsMissing() && o.IsMissing() {
-			continue // an unchanged TOAST value
-		}
-		if o != n {
+		// Missing in both is an unchanged TOAST value.
+		if c.Old[p] != c.New[p] {
 			return false
 		}
 	}
 	return true
 }
 
-// take removes the row of the change's old image. It returns the row as it stood
+// take removes the row of the change's old image. It returns that row as it stood
 // before this change, for values that the new image leaves out.
-func (im *Images) take(c *Change, pos []int) (Row, bool) {
-	key, ok := im.key(c.Table, c.Old, pos)
-	if !ok {
-		return nil, false
+//
+// Under a deferrable key, two rows may share the key until their transaction ends:
+// after UPDATE t SET id = id + 1 moved row 1 to 2, the old image of the update 2 to
+// 3 is the row that stood at 2 before the batch, and not the one that came there.
+// Postgres accepts such keys under FULL only, so the content tells which one it is.
+// (Where their content is the same, so is what remains.)
+func (im *Images) take(c *Change, pos []int) (string, bool) {
+	klen, _ := im.pack(c.Table, c.Old, pos, "")
+	if klen == 0 {
+		return "", false
 	}
-	img := im.rows[string(key)]
-	if img == nil {
-		old := project(c.Old, pos)
-		im.rows[string(key)] = &Image{Old: old}
-		im.bytes += imageOverhead + int64(len(key)) + old.Bytes()
-		return old, true
+	n, tracked := im.rows[string(im.packed[:klen])]
+	switch {
+	case tracked && n.after != "" && im.agree(string(im.packed), n.after):
+		before := n.after
+		n.after = ""
+		im.store(klen, net{n.before, before}, n)
+		return before, true
+	case n.before == "": // the row that stood there before the batch
+		was := n
+		n.before = string(im.packed)
+		im.store(klen, was, n)
+		return n.before, true
 	}
-	before := img.New
-	im.bytes -= before.Bytes()
-	img.New = nil
-	if img.Old == nil {
-		delete(im.rows, string(key))
-		im.bytes -= imageOverhead + int64(len(key))
-	}
-	return before, true
+	return "", false // there is no such row
 }
 
-// put sets the row of the change's new image.
-func (im *Images) put(c *Change, pos []int, before Row) bool {
-	row := project(c.New, pos)
-	for i := range row {
-		if row[i].IsMissing() && before != nil {
-			row[i] = before[i] // carried forward from an earlier change of the row
-		}
-	}
-	key, ok := im.projectedKey(c.Table, row)
-	if !ok {
+// put sets the row of the change's new image, completed from the row before.
+func (im *Images) put(c *Change, pos []int, before string) bool {
+	klen, missing := im.pack(c.Table, c.New, pos, before)
+	if klen == 0 {
 		return false
 	}
-	img := im.rows[string(key)]
-	if img == nil {
-		img = &Image{}
-		im.rows[string(key)] = img
-		im.bytes += imageOverhead + int64(len(key))
+	n := im.rows[string(im.packed[:klen])]
+	if n.after != "" {
+		return false // a second row at the key, see take
 	}
-	im.bytes += row.Bytes() - img.New.Bytes()
-	img.New = row
+	was := n
+	if n.before == string(im.packed) && !missing {
+		im.store(klen, was, net{}) // back as it was
+		return true
+	}
+	n.after = string(im.packed)
+	im.store(klen, was, n)
 	return true
+}
+
+// store replaces the net change of a key, whose length in packed form is klen.
+func (im *Images) store(klen int, was, is net) {
+	im.bytes += is.bytes() - was.bytes()
+	switch {
+	case is.after != "":
+		// Assigning to a map makes it hold this very key, so that it does not keep
+		// an image alive that was replaced.
+		im.rows[is.after[:klen]] = is
+	case is.before != "":
+		im.rows[is.before[:klen]] = is
+	default:
+		delete(im.rows, was.key(klen))
+	}
+}
+
+func (n net) key(klen int) string {
+	if n.after != "" {
+		return n.after[:klen]
+	}
+	return n.before[:klen]
+}
+
+func (n net) bytes() int64 {
+	if n == (net{}) {
+		return 0
+	}
+	return int64(netOverhead + len(n.before) + len(n.after))
 }
 
 func (im *Images) addBag(c *Change, pos []int) bool {
-	if c.Old != nil && !im.count(project(c.Old, pos), -1) {
+	return (c.Old == nil || im.count(c.Table, c.Old, pos, -1)) &&
+		(c.New == nil || im.count(c.Table, c.New, pos, 1))
+}
+
+func (im *Images) count(t *Table, row Row, pos []int, by int) bool {
+	if _, missing := im.pack(t, row, pos, ""); missing {
 		return false
 	}
-	return c.New == nil || im.count(project(c.New, pos), 1)
-}
-
-func (im *Images) count(row Row, by int) bool {
-	var key []byte
-	for _, v := range row {
-		if v.IsMissing() {
-			return false
-		}
-		key = appendValue(key, v)
-	}
-	img := im.rows[string(key)]
-	if img == nil {
-		img = &Image{New: row}
-		im.rows[string(key)] = img
-		im.bytes += imageOverhead + int64(len(key)) + row.Bytes()
-	}
-	img.count += by
-	if img.count == 0 {
-		delete(im.rows, string(key))
-		im.bytes -= imageOverhead + int64(len(key)) + row.Bytes()
+	n, ok := im.bag[string(im.packed)]
+	switch {
+	case !ok:
+		im.bag[string(im.packed)] = by
+		im.bytes += int64(bagOverhead + len(im.packed))
+	case n+by == 0:
+		delete(im.bag, string(im.packed))
+		im.bytes -= int64(bagOverhead + len(im.packed))
+	default:
+		im.bag[string(im.packed)] = n + by
 	}
 	return true
-}
-
-// project copies the kept columns, so that the message they stand in may go.
-func project(row Row, pos []int) Row {
-	out := make(Row, len(pos))
-	for i, p := range pos {
-		out[i] = row[p]
-		if len(pos) < len(row) {
-			out[i].text = strings.Clone(row[p].text)
-		}
-	}
-	return out
-}
-
-func (im *Images) key(t *Table, row Row, pos []int) ([]byte, bool) {
-	key := im.relation(t)
-	for _, k := range im.spec.Key {
-		v := row[pos[k]]
-		if v.IsMissing() {
-			return nil, false
-		}
-		key = appendValue(key, v)
-	}
-	return key, true
-}
-
-func (im *Images) projectedKey(t *Table, row Row) ([]byte, bool) {
-	key := im.relation(t)
-	for _, k := range im.spec.Key {
-		if row[k].IsMissing() {
-			return nil, false
-		}
-		key = appendValue(key, row[k])
-	}
-	return key, true
-}
-
-func (im *Images) relation(t *Table) []byte {
-	key := make([]byte, 0, 32)
-	if im.spec.PerRelation {
-		key = append(key, byte(t.OID), byte(t.OID>>8), byte(t.OID>>16), byte(t.OID>>24))
-	}
-	return key
-}
-
-// appendValue appends a value so that different lists of values differ.
-func appendValue(key []byte, v Value) []byte {
-	if v.IsNull() {
-		return append(key, 0)
-	}
-	n := len(v.text)
-	key = append(key, 1, byte(n), byte(n>>8), byte(n>>16), byte(n>>24))
-	return append(key, v.text...)
 }
 
 // Each yields the net changes, in no order: for a keyed source one a key, for a
 // bag one for each copy of a row. Rows that came to stand as before are left out.
-// The rows must not be changed, but for filling in missing values of New.
+// An image is the caller's own: what is filled in there is not found by a later call.
 func (im *Images) Each(yield func(*Image)) {
-	for _, img := range im.rows {
-		switch {
-		case img.count > 0:
-			for range img.count {
-				yield(&Image{New: img.New})
-			}
-		case img.count < 0:
-			for range -img.count {
-				yield(&Image{Old: img.New})
-			}
-		case img.Old != nil && img.New != nil && slices.Equal(img.Old, img.New) && !slices.ContainsFunc(img.Old, Value.IsMissing):
-		default:
-			yield(img)
+	for _, n := range im.rows {
+		img := &Image{}
+		if n.before != "" {
+			img.Old = im.unpack(n.before)
+		}
+		if n.after != "" {
+			img.New = im.unpack(n.after)
+		}
+		yield(img)
+	}
+	for packed, n := range im.bag {
+		for range n {
+			yield(&Image{New: im.unpack(packed)})
+		}
+		for range -n {
+			yield(&Image{Old: im.unpack(packed)})
 		}
 	}
+}
+
+// The numbers in front of values in a packed row.
+const (
+	packedNull = iota
+	packedMissing
+	packedText // and above: a text that is so much longer
+)
+
+// pack sets im.packed to the packed form of a row: the relation where keys are
+// unique within it only, then the kept columns, those of the key first, each as a
+// number and its text. So the key is a prefix, different rows differ, and the
+// message in which the row came may go. Values that the row lacks are taken from
+// before, a packed image, if there is one. It returns the length of the key, 0
+// where the row lacks a value of it, and whether the packed row lacks any value.
+func (im *Images) pack(t *Table, row Row, pos []int, before string) (klen int, missing bool) {
+	b := im.packed[:0]
+	if im.prefix > 0 {
+		b = binary.LittleEndian.AppendUint32(b, t.OID)
+	}
+	before = before[min(len(b), len(before)):]
+	for i, p := range pos {
+		v, was := row[p], Missing
+		if before != "" {
+			was, before = cut(before)
+		}
+		if v.IsMissing() {
+			v = was
+		}
+		switch v.state {
+		case isNull:
+			b = append(b, packedNull)
+		case isMissing:
+			missing = true
+			b = append(b, packedMissing)
+		case isText:
+			b = binary.AppendUvarint(b, packedText+uint64(len(v.text)))
+			b = append(b, v.text...)
+		}
+		if i == len(im.spec.Key)-1 && !missing {
+			klen = len(b)
+		}
+	}
+	im.packed = b
+	return klen, missing
+}
+
+// agree reports whether two packed images may be of one row: no column has a
+// different value in both.
+func (im *Images) agree(a, b string) bool {
+	if a == b {
+		return true
+	}
+	a, b = a[im.prefix:], b[im.prefix:]
+	for range im.order {
+		var v, w Value
+		v, a = cut(a)
+		w, b = cut(b)
+		if v != w && !v.IsMissing() && !w.IsMissing() {
+			return false
+		}
+	}
+	return true
+}
+
+// unpack returns a row, whose values are parts of the packed text.
+func (im *Images) unpack(packed string) Row {
+	row := make(Row, len(im.order))
+	rest := packed[im.prefix:]
+	for _, column := range im.order {
+		row[column], rest = cut(rest)
+	}
+	return row
+}
+
+// cut splits a packed row behind its first value.
+func cut(packed string) (Value, string) {
+	var n uint64
+	for shift := 0; ; shift += 7 { // as [binary.Uvarint], which wants bytes
+		c := packed[0]
+		packed = packed[1:]
+		n |= uint64(c&0x7f) << shift
+		if c < 0x80 {
+			break
+		}
+	}
+	switch n {
+	case packedNull:
+		return Null, packed
+	case packedMissing:
+		return Missing, packed
+	}
+	return Text(packed[:n-packedText]), packed[n-packedText:]
 }
