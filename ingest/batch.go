@@ -66,6 +66,12 @@ func (b *Batch) Leave(m *Member) {
 	clear(b.dispatch)
 }
 
+// Clear lets every member leave.
+func (b *Batch) Clear() {
+	b.members = nil
+	clear(b.dispatch)
+}
+
 // Add appends a transaction and takes it over. Transactions come in commit order.
 func (b *Batch) Add(tx *Transaction) {
 	n := tx.Changes.Bytes()
@@ -129,6 +135,7 @@ func (b *Batch) Fold(s Snapshot) (int, error) {
 			continue
 		}
 		if err := b.foldOne(&p); err != nil {
+			b.pending = append(kept, b.pending[i:]...) // what Close has to release
 			return n, err
 		}
 		b.bytes -= p.bytes
@@ -151,9 +158,13 @@ func (b *Batch) foldOne(p *pending) error {
 			break
 		}
 	}
+	n := 0
 	for c, err := range p.tx.Changes.All() {
 		if err != nil {
 			return fmt.Errorf("read the changes of transaction %d: %w", p.tx.XID, err)
+		}
+		if n++; n%1024 == 0 { // one transaction alone may be larger than the budget
+			b.limit()
 		}
 		for _, m := range b.readers(c.Table) {
 			if skips && m.AsOf.Contains(p.xid) {
