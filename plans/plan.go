@@ -110,11 +110,19 @@ type Plan struct {
 	Sources []Source
 	// Depends are the other catalog objects that the results depend on.
 	Depends []Object
+	// Alter are the statements that give the sources the replica identity that
+	// the strategy needs, where Options.ReplicaIdentity is Manage.
+	Alter []string
 	// Nondeterministic is set where the user accepted such a body.
 	Nondeterministic bool
 	// Eval is a SELECT giving Columns and then Hidden at the snapshot: fill,
 	// reconcile and verify evaluate it.
 	Eval string
+	// Inlined gives Columns from base tables alone, the bodies of other declared
+	// views put in their place: verify evaluates it at a snapshot at which those
+	// views' tables were not yet brought up to date. Empty where the view reads no
+	// other, or none together with tables.
+	Inlined string
 	// At most one of these is set; none: full rebuild.
 	Projection *Projection
 	Aggregate  *Aggregate
@@ -289,9 +297,9 @@ type FoldOp int
 // The operations of a fold. Count and Sum are signed: an old image subtracts.
 // The others come in two cells each, one over new and one over old images.
 const (
-	FoldCount  FoldOp = iota + 1 // images whose argument is not NULL
-	FoldSum                      // NULL counts as nothing; 0 where there was none
-	FoldMin                      // NULL where there was none, as for all below
+	FoldCount FoldOp = iota + 1 // images whose argument is not NULL
+	FoldSum                     // NULL counts as nothing; 0 where there was none
+	FoldMin                     // NULL where there was none, as for all below
 	FoldMax
 	FoldAnd
 	FoldOr

@@ -1,0 +1,133 @@
+package plans
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+)
+
+// Explain is what a view's plan says to people and their tools. It marshals to
+// the object of explain --output json.
+type Explain struct {
+	View          string              `json:"view"`
+	Accepted      bool                `json:"accepted"`
+	Refusal       *Refusal            `json:"refusal,omitempty"`
+	Strategy      Strategy            `json:"strategy,omitempty"`
+	Key           []string            `json:"key"`
+	Coarsened     []string            `json:"coarsened"`
+	PlanDependent []string            `json:"plan_dependent"`
+	Sources       []ExplainSource     `json:"sources"`
+	Consumers     []string            `json:"consumers"`
+	Declined      map[Strategy]string `json:"declined"`
+	Advice        []string            `json:"advice"`
+	Statements    map[string]string   `json:"statements"`
+}
+
+// ExplainSource is a table that a view reads.
+type ExplainSource struct {
+	Table    string   `json:"table"`
+	Columns  []string `json:"columns"`
+	Identity string   `json:"replica_identity_needed"`
+}
+
+// Explain describes the plan. Consumers are the views that read this one.
+func (p *Plan) Explain(consumers []Name) *Explain {
+	e := &Explain{
+		View: p.Name.String(), Accepted: true, Strategy: p.Strategy, Key: []string{}, Coarsened: list0(p.Coarsened),
+		PlanDependent: []string{}, Sources: []ExplainSource{}, Consumers: []string{}, Declined: p.Declined,
+		Advice: list0(slices.Concat(p.Advice, p.Alter)), Statements: p.Statements(),
+	}
+	for _, k := range p.Key {
+		e.Key = append(e.Key, p.Columns[k].Name)
+	}
+	for _, c := range p.Columns {
+		if c.Dependent != Exact {
+			e.PlanDependent = append(e.PlanDependent, c.Name)
+		}
+	}
+	for i := range p.Sources {
+		s := ExplainSource{Table: p.Sources[i].Table().String(), Columns: []string{}, Identity: p.Sources[i].Identity}
+		for _, c := range p.Sources[i].Columns {
+			s.Columns = append(s.Columns, c.Name)
+		}
+		e.Sources = append(e.Sources, s)
+	}
+	for _, c := range consumers {
+		e.Consumers = append(e.Consumers, c.String())
+	}
+	slices.Sort(e.Consumers)
+	return e
+}
+
+// ExplainRefusal describes a view that is refused.
+func ExplainRefusal(view Name, r *Refusal) *Explain {
+	return &Explain{
+		View: view.String(), Refusal: r, Key: []string{}, Coarsened: []string{}, PlanDependent: []string{}, Sources: []ExplainSource{},
+		Consumers: []string{}, Declined: map[Strategy]string{}, Advice: []string{}, Statements: map[string]string{},
+	}
+}
+
+// list0 is never nil, so that it marshals as a list.
+func list0(l []string) []string {
+	if l == nil {
+		return []string{}
+	}
+	return l
+}
+
+// Statements are the plan's SQL by name.
+func (p *Plan) Statements() map[string]string {
+	out := map[string]string{"body": p.Body, "evaluate": p.Eval}
+	if p.Projection != nil {
+		out["new"], out["touched"] = p.Projection.New, p.Projection.Touched
+	}
+	if g := p.Aggregate; g != nil {
+		out["delta"], out["merge"], out["touched"] = g.Delta, g.Merge, g.Touched
+		out["rerun"], out["rerun_touched"] = g.Rerun, g.RerunTouched
+	}
+	if p.Residual != nil {
+		for i, s := range p.Residual.Slices {
+			suffix := "_" + itoa(i)
+			out["keys"+suffix], out["new"+suffix], out["touched"+suffix] = s.Keys, s.New, s.Touched
+		}
+	}
+	return out
+}
+
+// String is the plan for a terminal, without its statements.
+func (e *Explain) String() string {
+	var b strings.Builder
+	line := func(label, text string) {
+		if text != "" {
+			b.WriteString("  " + label + strings.Repeat(" ", max(1, 16-len(label))) + text + "\n")
+		}
+	}
+	b.WriteString(e.View + "\n")
+	if e.Refusal != nil {
+		line("refused", string(e.Refusal.Code))
+		line("construct", e.Refusal.Construct)
+		line("reason", e.Refusal.Reason)
+		line("do", e.Refusal.Suggestion)
+		return b.String()
+	}
+	line("strategy", string(e.Strategy))
+	line("key", "("+join(e.Key)+")")
+	line("coarsened", join(e.Coarsened))
+	line("plan-dependent", join(e.PlanDependent))
+	for _, s := range e.Sources {
+		line("source", s.Table+" ("+join(s.Columns)+"), replica identity: "+s.Identity)
+	}
+	line("consumers", join(e.Consumers))
+	for _, s := range []Strategy{InverseProjection, DeltaAggregate, ResidualRecompute, PrefixDelete, JoinResidual} {
+		if why := e.Declined[s]; why != "" {
+			line("not", string(s)+": "+why)
+		}
+	}
+	for _, advice := range e.Advice {
+		line("advice", advice)
+	}
+	return b.String()
+}
+
+// MarshalJSON writes a plan as its explanation.
+func (p *Plan) MarshalJSON() ([]byte, error) { return json.Marshal(p.Explain(nil)) }

@@ -1,0 +1,80 @@
+package plans
+
+import "strings"
+
+// keyMatch builds the condition that a row's columns are among the keys of an
+// input. It starts with a condition on each column alone, an array that Postgres
+// computes once: such a condition can use an index, and Postgres pushes it
+// through GROUP BY, DISTINCT, windows and set operations. Where there are
+// several columns, a semi join says the rest.
+//
+// Columns with the same name in table and input line up: columns[i] is compared
+// with the input's prefix+i.
+func keyMatch(alias string, columns []Column, keys, prefix string) string {
+	if len(columns) == 0 {
+		return "EXISTS (SELECT FROM " + keys + ")"
+	}
+	parts := make([]string, 0, len(columns)+1)
+	for i, c := range columns {
+		parts = append(parts, columnMatch(alias+"."+quoteAlways(c.Name), c, keys, prefixed(prefix, i)))
+	}
+	if len(columns) > 1 {
+		parts = append(parts, "EXISTS (SELECT FROM "+keys+" mk WHERE "+sameKey(alias, columns, "mk", prefix)+")")
+	}
+	return conjunction(parts)
+}
+
+// columnMatch is keyMatch for one column.
+func columnMatch(ref string, c Column, keys, key string) string {
+	in := ref + " " + equalOp(c) + " ANY (ARRAY(SELECT " + keys + "." + key + " FROM " + keys + "))"
+	if !c.HasArray {
+		in = ref + " IN (SELECT " + keys + "." + key + " FROM " + keys + ")"
+	}
+	if c.NotNull {
+		return in
+	}
+	return "(" + in + " OR " + ref + " IS NULL AND (SELECT bool_or(" + keys + "." + key + " IS NULL) FROM " + keys + "))"
+}
+
+// equalOp is the column's equality.
+func equalOp(c Column) string {
+	if c.Equal == "" {
+		return "="
+	}
+	return c.Equal
+}
+
+// sameKey compares the columns of two aliases, NULL with NULL. A comparison of
+// columns that cannot be NULL comes first, so that it can be hashed; without
+// one, where nothing weaker than bytes is compared, whole records are.
+func sameKey(alias string, columns []Column, other, prefix string) string {
+	var hashed, rest []string
+	for i, c := range columns {
+		l, r := alias+"."+quoteAlways(c.Name), other+"."+prefixed(prefix, i)
+		if c.NotNull {
+			hashed = append(hashed, l+" "+equalOp(c)+" "+r)
+			continue
+		}
+		rest = append(rest, "("+l+" "+equalOp(c)+" "+r+" OR "+l+" IS NULL AND "+r+" IS NULL)")
+	}
+	return strings.Join(append(hashed, rest...), " AND ")
+}
+
+// keyColumns are the columns k0, k1, ... that carry keys of the given columns.
+func keyColumns(columns []Column) []Column {
+	out := make([]Column, len(columns))
+	for i, c := range columns {
+		c.Name = prefixed("k", i)
+		out[i] = c
+	}
+	return out
+}
+
+// keyed are the key's columns.
+func (p *Plan) keyed() []Column {
+	out := make([]Column, len(p.Key))
+	for i, k := range p.Key {
+		out[i] = p.Columns[k]
+	}
+	return out
+}

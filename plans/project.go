@@ -1,0 +1,60 @@
+package plans
+
+import (
+	"context"
+	"slices"
+)
+
+// planProjection is the arm of inverse-projection.
+func planProjection(ctx context.Context, a *analysis, p *Plan) (string, []needs, error) {
+	r, why := a.top.simple()
+	if why == "" {
+		why = a.onlyTable(r)
+	}
+	if why != "" {
+		return why, nil, nil
+	}
+	src := &p.Sources[0]
+	from, keys, why := a.keyFrom(p, src)
+	if why != "" {
+		return why, nil, nil
+	}
+	sql, err := a.withImages(withoutOrder(a.flat), src, newImages(0))
+	if err != nil {
+		return "", nil, err
+	}
+	if why, err := a.confirm(ctx, sql, p.Columns, imagesInput(newImages(0), src)); why != "" || err != nil {
+		return why, nil, err
+	}
+	keyed := p.keyed()
+	p.Projection = &Projection{
+		New: sql, KeyFrom: from, KeyColumns: keyColumns(keyed), Touched: keyMatch("s", keyed, "mvsync_keys", "k"),
+	}
+	return "", []needs{{columns: keys}}, nil
+}
+
+// keyFrom finds the source column behind each column of the view's key.
+func (a *analysis) keyFrom(p *Plan, src *Source) (from []int, names []string, why string) {
+	outs := a.top.outputs()
+	for _, k := range p.Key {
+		e := outs[k].child("expr")
+		if e.tag == "CONST" {
+			from = append(from, -1)
+			continue
+		}
+		c, rest := a.top.bare(e)
+		if rest == nil {
+			c, _ = c.base()
+		}
+		i := slices.IndexFunc(src.Columns, func(sc SourceColumn) bool { return int(sc.Num) == c.attr })
+		if rest != nil || i < 0 || kind(c.s.rte(c.rt)) != rteRelation {
+			return nil, nil, "the key column " + p.Columns[k].Name + " is not a bare column of the table"
+		}
+		if a.version < 180000 && src.Columns[i].Generated {
+			return nil, nil, "the key column " + p.Columns[k].Name + " is generated, and not in the stream before PostgreSQL 18"
+		}
+		from = append(from, i)
+		names = append(names, src.Columns[i].Name)
+	}
+	return from, names, ""
+}

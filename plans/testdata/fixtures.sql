@@ -1,0 +1,13 @@
+CREATE COLLATION nocase (provider = icu, locale = 'und-u-ks-level2', deterministic = false);
+CREATE TABLE item (pk int PRIMARY KEY, p int NOT NULL, q int NOT NULL, bucket int NOT NULL);
+CREATE TABLE nul (pk int PRIMARY KEY, p int, q int, bucket int);
+CREATE TABLE dim (id int PRIMARY KEY, label text NOT NULL, rank int NOT NULL);
+CREATE TABLE fact (id int PRIMARY KEY, dim_id int NOT NULL REFERENCES dim ON DELETE CASCADE, amt int NOT NULL);
+CREATE TABLE loose (id int PRIMARY KEY, dim_id int, amt numeric(10,2));
+CREATE TABLE edge (src int, dst int, PRIMARY KEY (src, dst));
+CREATE TABLE tag (key text COLLATE nocase PRIMARY KEY, n int NOT NULL);
+CREATE TABLE acct (login text PRIMARY KEY, email text);
+CREATE TABLE txt (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, body text, j jsonb, d numeric, f float8, at timestamptz NOT NULL);
+CREATE TABLE part (id int, region text, v int NOT NULL, PRIMARY KEY (id, region)) PARTITION BY LIST (region);
+CREATE TABLE part_eu PARTITION OF part FOR VALUES IN ('eu');
+CREATE TABLE part_rest PARTITION OF part DEFAULT;
