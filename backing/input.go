@@ -19,7 +19,7 @@ type Input struct {
 	Name    string // of the CTE, such as mvsync_new_0
 	Columns []InputColumn
 	// Rows are shipped as they are; none is legal. A missing value is an error of the caller and panics.
-	Rows [][]ingest.Value
+	Rows []ingest.Row
 }
 
 // InputColumn is a column of an [Input].
@@ -51,15 +51,15 @@ func (in *Input) cteHead() string {
 }
 
 // arrayCTE returns the CTE over array parameters from number first on, and their values: one array a column, in text.
-// Values of types without an array type are shipped as text and cast one by one, which goes through the same input
-// functions.
+// Values of types without an array type, and of composite types, whose fields unnest would spread over several columns,
+// are shipped as text and cast one by one, which goes through the same input functions.
 func (in *Input) arrayCTE(t types, first int) (string, []any) {
 	var arrays, names, selects []string
 	var args []any
 	for i, c := range in.Columns {
 		name, param := numbered("c", i), "$"+strconv.Itoa(first+i)+"::"
 		delimiter := byte(',')
-		if f := t[c.Type]; f.hasArray {
+		if f := t[c.Type]; f.hasArray && !f.row {
 			arrays, selects = append(arrays, param+c.Type+"[]"), append(selects, name)
 			delimiter = f.delimiter
 		} else {
@@ -130,14 +130,14 @@ func (s stage) create() string {
 }
 
 // copyRows ships the rows into the stage.
-func (s stage) copyRows(ctx context.Context, conn *pgx.Conn, rows [][]ingest.Value) error {
+func (s stage) copyRows(ctx context.Context, conn *pgx.Conn, rows []ingest.Row) error {
 	_, err := conn.PgConn().CopyFrom(ctx, &copyReader{rows: rows}, "COPY "+s.table+" FROM STDIN")
 	return err
 }
 
 // copyReader writes rows in COPY's text format.
 type copyReader struct {
-	rows [][]ingest.Value
+	rows []ingest.Row
 	buf  []byte // encoded and not yet read
 	off  int
 }

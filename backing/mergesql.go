@@ -297,7 +297,7 @@ func (s *statement) appendText(ctes []string) string {
 		"\nFROM (" + counts + ") c LEFT JOIN " + freshCTE + fmt.Sprintf(" e ON c.i <= %d", s.merge.limit())
 }
 
-// text returns the query over the CTEs of the inputs. The SELECT stands in parentheses: it may bring a WITH of its own.
+// text returns the query over the CTEs of the inputs. The SELECT stands in FROM: it may bring a WITH of its own.
 func (q *Select) text(ctes []string) string {
 	for _, c := range q.With {
 		ctes = append(ctes, pgx.Identifier{c.Name}.Sanitize()+" AS MATERIALIZED ("+c.SQL+"\n)")
@@ -305,5 +305,5 @@ func (q *Select) text(ctes []string) string {
 	if len(ctes) == 0 {
 		return q.SQL
 	}
-	return "WITH " + strings.Join(ctes, ",\n") + "\n(" + q.SQL + "\n)"
+	return "WITH " + strings.Join(ctes, ",\n") + "\nSELECT * FROM (" + q.SQL + "\n) q"
 }

@@ -17,6 +17,7 @@ const (
 	Refresh Action = "refresh"
 	Pause   Action = "pause"
 	Resume  Action = "resume"
+	Verify  Action = "verify"
 )
 
 // Request is something that a user asked the daemon to do with a view. It shows once the user's transaction has committed.
@@ -25,10 +26,12 @@ type Request struct {
 	View   int64
 	Action Action
 	At     time.Time
-	// Done is set once the daemon has acted; Rows then says how many rows were written, Error why it could not be done.
-	Done  bool
-	Rows  int64
-	Error string
+	// Done is set once the daemon has acted; Rows then says how many rows were written, or differ from the body, Error why
+	// it could not be done. Detail shows some of the differing rows.
+	Done   bool
+	Rows   int64
+	Error  string
+	Detail string
 }
 
 // Ask queues a request for a view, named in SQL identifier syntax, and tells the daemon when the transaction commits.
@@ -40,11 +43,11 @@ func (h *Host) Ask(ctx context.Context, q Querier, view string, action Action) (
 	return id, nil
 }
 
-const requestColumns = "id, view_id, action, requested_at, done_at IS NOT NULL, COALESCE(rows, 0), COALESCE(error, '')"
+const requestColumns = "id, view_id, action, requested_at, done_at IS NOT NULL, COALESCE(rows, 0), COALESCE(error, ''), COALESCE(detail, '')"
 
 func scanRequest(row pgx.CollectableRow) (Request, error) {
 	var r Request
-	err := row.Scan(&r.ID, &r.View, &r.Action, &r.At, &r.Done, &r.Rows, &r.Error)
+	err := row.Scan(&r.ID, &r.View, &r.Action, &r.At, &r.Done, &r.Rows, &r.Error, &r.Detail)
 	return r, err
 }
 
@@ -77,6 +80,14 @@ func (h *Host) Request(ctx context.Context, q Querier, id int64) (Request, error
 		return Request{}, fmt.Errorf("read request %d: %w", id, err)
 	}
 	return r, nil
+}
+
+// FinishVerify says what a verification found: the number of differing rows, and some of them as text.
+func (h *Host) FinishVerify(ctx context.Context, q Querier, id, differing int64, detail string) error {
+	if _, err := q.Exec(ctx, "UPDATE "+h.own("request")+" SET detail = NULLIF($2, '') WHERE id = $1", id, detail); err != nil {
+		return fmt.Errorf("finish request %d: %w", id, err)
+	}
+	return h.FinishRequest(ctx, q, id, differing, "")
 }
 
 // FinishRequest says that a request is done, with the number of rows written, or why it could not be done. Belonging into

@@ -34,7 +34,7 @@ type staging struct {
 
 // stagedRows tells rows that are shipped already from others.
 type stagedRows struct {
-	first *[]ingest.Value
+	first *ingest.Row
 	n     int
 }
 

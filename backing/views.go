@@ -44,6 +44,8 @@ type View struct {
 	Query    string // as declared
 	Body     string // as Postgres prints it
 	Hash     string
+	// Fingerprint is what the catalog of Postgres said of everything that the view depends on.
+	Fingerprint string
 	// AsOf is the view's own as-of, nil while it follows the progress row.
 	AsOf *AsOf
 	// Confirm is the position from which on the stream is still needed by the view; 0 while it follows the progress row.
@@ -67,8 +69,8 @@ func (h *Host) AddView(ctx context.Context, q Querier, v *View) error {
 func (h *Host) SaveView(ctx context.Context, q Querier, v *View) error {
 	return h.updateView(ctx, q, v.ID, `state = $2, error = NULLIF($3, ''), strategy = $4, key_columns = COALESCE($5, '{}'::text[]),
 		query = $6, canonical = $7, query_hash = $8, as_of = $9::text::pg_snapshot, as_of_lsn = $10::text::pg_lsn, as_of_time = $11,
-		confirm_lsn = $12::text::pg_lsn, slot = $13`,
-		append([]any{string(v.State), v.Error, v.Strategy, v.Key, v.Query, v.Body, v.Hash}, append(position(v.AsOf, v.Confirm), h.slot)...)...)
+		confirm_lsn = $12::text::pg_lsn, slot = $13, fingerprint = $14`,
+		append([]any{string(v.State), v.Error, v.Strategy, v.Key, v.Query, v.Body, v.Hash}, append(position(v.AsOf, v.Confirm), h.slot, v.Fingerprint)...)...)
 }
 
 // SetState changes the view's state; reason says why it is not live.
@@ -119,7 +121,7 @@ func (h *Host) ForgetView(ctx context.Context, q Querier, id int64) error {
 func (h *Host) Views(ctx context.Context, q Querier) ([]View, error) {
 	rows, err := q.Query(ctx, `SELECT id, schema, name, quote_ident(schema) || '.' || quote_ident(name), state, COALESCE(error, ''),
 		strategy, key_columns, query, canonical, query_hash, as_of::text, as_of_lsn::text, as_of_time, confirm_lsn::text,
-		collisions, COALESCE(relid, 0), slot FROM `+h.own("view")+" ORDER BY schema, name")
+		collisions, COALESCE(relid, 0), slot, fingerprint FROM `+h.own("view")+" ORDER BY schema, name")
 	if err != nil {
 		return nil, fmt.Errorf("read the views: %w", err)
 	}
@@ -135,7 +137,7 @@ func scanView(row pgx.CollectableRow) (View, error) {
 	var snapshot, lsn, confirm *string
 	var at *time.Time
 	err := row.Scan(&v.ID, &v.Name.Schema, &v.Name.Name, &v.Label, &v.State, &v.Error, &v.Strategy, &v.Key, &v.Query, &v.Body,
-		&v.Hash, &snapshot, &lsn, &at, &confirm, &v.Collisions, &v.Table, &v.Slot)
+		&v.Hash, &snapshot, &lsn, &at, &confirm, &v.Collisions, &v.Table, &v.Slot, &v.Fingerprint)
 	if err != nil {
 		return v, err
 	}

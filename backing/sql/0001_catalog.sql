@@ -19,6 +19,7 @@ CREATE TABLE {catalog}.view (
     confirm_lsn pg_lsn,                     -- the stream from here on is still needed by this view
     error       text,
     collisions  bigint NOT NULL DEFAULT 0,
+    fingerprint text NOT NULL DEFAULT '',   -- of what the body depends on in the catalog of Postgres
     relid       oid,                        -- its backing table; by this we know our own
     created_at  timestamptz NOT NULL DEFAULT now(),
     changed_at  timestamptz NOT NULL DEFAULT now(),
@@ -52,11 +53,12 @@ CREATE TABLE {catalog}.collision (
 CREATE TABLE {catalog}.request (
     id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     view_id      bigint NOT NULL REFERENCES {catalog}.view ON DELETE CASCADE,
-    action       text NOT NULL CHECK (action IN ('refresh', 'pause', 'resume')),
+    action       text NOT NULL CHECK (action IN ('refresh', 'pause', 'resume', 'verify')),
     requested_at timestamptz NOT NULL DEFAULT now(),
     done_at      timestamptz,
     rows         bigint,
-    error        text
+    error        text,
+    detail       text                       -- rows that a verification found to differ
 );
 CREATE INDEX ON {catalog}.request (id) WHERE done_at IS NULL;
 
