@@ -16,7 +16,7 @@ var fingerprintSQL string
 
 // object is one thing of the catalog on which views depend.
 type object struct {
-	class string // table, function, view, type, collation, publication, producer
+	class string // table, storage, function, view, type, collation, publication, producer
 	oid   uint32 // 0 for the publication
 }
 
@@ -111,9 +111,13 @@ func (o object) affects(p *plans.Plan) bool {
 	switch o.class {
 	case "publication":
 		return slices.ContainsFunc(p.Sources, func(s plans.Source) bool { return !s.Producer })
-	case "table", "producer":
+	case "table", "storage", "producer":
 		return slices.ContainsFunc(p.Sources, func(s plans.Source) bool { return s.OID == o.oid && s.Producer == (o.class == "producer") })
 	}
 	class := map[string]plans.Class{"function": plans.Function, "view": plans.Relation, "type": plans.Type, "collation": plans.Collation}[o.class]
 	return slices.Contains(p.Depends, plans.Object{Class: class, OID: o.oid})
 }
+
+// storage reports whether only the files of a table are others: it was truncated,
+// which the stream says as well, or rewritten, which it does not.
+func (o object) storage() bool { return o.class == "storage" }

@@ -8,7 +8,7 @@ WITH RECURSIVE tree (root, oid) AS (
 ), relation AS (
     SELECT DISTINCT oid FROM tree
 ), shape AS (
-    SELECT r.oid, pg_catalog.jsonb_build_array(c.relname, c.relnamespace, c.relkind, c.relfilenode, c.relpersistence,
+    SELECT r.oid, pg_catalog.jsonb_build_array(c.relname, c.relnamespace, c.relkind, c.relpersistence,
              c.relreplident, c.relrowsecurity, c.relforcerowsecurity,
              (SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_array(i.inhparent, i.inhdetachpending) ORDER BY i.inhparent)
                 FROM pg_catalog.pg_inherits i WHERE i.inhrelid = r.oid),
@@ -24,6 +24,9 @@ WITH RECURSIVE tree (root, oid) AS (
 SELECT 'table' AS class, tree.root AS oid,
        pg_catalog.md5(pg_catalog.jsonb_agg(pg_catalog.jsonb_build_array(s.oid, s.form) ORDER BY s.oid)::text) AS hash
   FROM tree JOIN shape s ON s.oid = tree.oid GROUP BY tree.root
+UNION ALL
+SELECT 'storage', tree.root, pg_catalog.string_agg(c.oid::text || ':' || c.relfilenode::text, ',' ORDER BY c.oid)
+  FROM tree JOIN pg_catalog.pg_class c ON c.oid = tree.oid GROUP BY tree.root
 UNION ALL
 SELECT 'function', f, coalesce((SELECT p.xmin::text || ':' || coalesce(
            (SELECT pg_catalog.string_agg(d.refobjid::text, ',' ORDER BY d.refobjid) FROM pg_catalog.pg_depend d

@@ -3,6 +3,7 @@ package maintain
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/mvsync/mvsync/ingest"
@@ -110,8 +111,12 @@ func (e *Engine) compare(ctx context.Context, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	if diff := e.known.changed(found); len(diff) > 0 {
+	diff := e.known.changed(found)
+	if slices.ContainsFunc(diff, func(o object) bool { return !o.storage() }) {
 		return &catalogChanged{objects: diff}
+	}
+	for _, o := range diff {
+		e.rewritten(o, found[o])
 	}
 	return nil
 }
