@@ -84,7 +84,7 @@ func newModel(t *rapid.T, m mode) *model {
 func (m *model) small(column string) Value {
 	switch column {
 	case "big": // T... stands for one that is stored out of line
-		return rapid.SampledFrom([]Value{Null, Text(""), Text("short"), Text("Tlong" + strings.Repeat("x", 200)), Text("Tother" + strings.Repeat("y", 20_000))}).Draw(m.t, column)
+		return rapid.SampledFrom([]Value{Null, Text(""), Text("short"), Text("Tmore"), Text("Tlong" + strings.Repeat("x", 200)), Text("Tother" + strings.Repeat("y", 20_000))}).Draw(m.t, column)
 	case "id":
 		return Text(strconv.Itoa(rapid.IntRange(1, 6).Draw(m.t, column)))
 	}

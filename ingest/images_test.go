@@ -117,6 +117,7 @@ func TestImagesNet(t *testing.T) {
 		{name: "key is taken over by a new row", stream: []string{"1 a 0 > 2 a 0", "> 1 b 0"}, want: []string{" > 2 a 0", "1 a 0 > 1 b 0"}},
 		{name: "swap through a free key", stream: []string{"1 ? ? > 100 a 0", "2 ? ? > 1 b 0", "100 ? ? > 2 a 0"}, want: []string{"1 ? ? > 1 b 0", "2 ? ? > 2 a 0"}},
 		{name: "swap of values that were not sent", stream: []string{"1 ? ? > 100 ? 0", "2 ? ? > 1 ? 0", "100 ? ? > 2 ? 0"}, want: []string{"1 ? ? > 1 ? 0", "2 ? ? > 2 ? 0"}},
+		{name: "swap of all that was not sent", spec: ImageSpec{Columns: []string{"id", "big"}, Key: []int{0}}, stream: []string{"1 ? ? > 100 ? 0", "2 ? ? > 1 ? 0", "100 ? ? > 2 ? 0"}, want: []string{"1 ? > 1 ?", "2 ? > 2 ?"}},
 		{name: "swap and back", stream: []string{"1 a 0 > 100 a 0", "2 b 0 > 1 b 0", "100 a 0 > 2 a 0", "1 b 0 > 100 b 0", "2 a 0 > 1 a 0", "100 b 0 > 2 b 0"}},
 
 		{name: "deferred: shift", stream: []string{"1 a 0 > 2 a 0", "2 b 0 > 3 b 0", "3 c 0 > 4 c 0"}, want: []string{" > 4 c 0", "1 a 0 > ", "2 b 0 > 2 a 0", "3 c 0 > 3 b 0"}},
