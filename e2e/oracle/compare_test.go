@@ -328,3 +328,32 @@ func TestOneStatementOneSnapshot(t *testing.T) {
 	cancel()
 	require.NoError(t, <-done)
 }
+
+func TestNear(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		want, got string
+		near      bool
+	}{
+		{"1", "1.0000000001", true},
+		{"1", "1.00000001", false},
+		{"-1", "-1.0000000001", true},
+		{"1", "-1", false},
+		{"0", "-0", true},
+		{"0", "1e-320", false},
+		{"1e-320", "2e-320", false},
+		{"5e-324", "5e-324", true},
+		{"1.7976931348623157e308", "-1.7976931348623157e308", false},
+		{"1.7976931348623157e308", "1.7976931348623155e308", true},
+		{"NaN", "1", false},
+		{"Infinity", "-Infinity", false},
+		{"Infinity", "1.7976931348623157e308", false},
+		{"one", "one", false},
+		{"", "0", false},
+	} {
+		require.Equal(t, tc.near, near(&tc.want, &tc.got, defaultTolerance), "%s and %s", tc.want, tc.got)
+		require.Equal(t, tc.near, near(&tc.got, &tc.want, defaultTolerance), "%s and %s", tc.got, tc.want)
+	}
+	require.False(t, near(nil, new("0"), 1))
+	require.False(t, near(new("0"), nil, 1))
+}

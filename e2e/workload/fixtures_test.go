@@ -70,32 +70,3 @@ func TestFixtureTraps(t *testing.T) {
 	require.Equal(t, "v", db.Value(t, "SELECT attname FROM pg_attribute WHERE attrelid = 'part_south'::regclass AND attnum = 1"))
 	require.Equal(t, "e", db.Value(t, "SELECT attstorage FROM pg_attribute WHERE attrelid = 'txt'::regclass AND attname = 'body'"))
 }
-
-// TestStatementsAreValid runs each kind on each table to which it applies; any error but a violation is a mistake.
-func TestStatementsAreValid(t *testing.T) {
-	t.Parallel()
-	db, pool := seededDB(t, nil)
-	_ = db
-	w, err := New(pool, Options{})
-	require.NoError(t, err)
-	conn := &writer{w: w, generator: newGenerator(w.opts, 0)}
-	require.NoError(t, conn.session(t.Context()))
-	defer conn.release(t.Context())
-	r := rand.New(rand.NewPCG(4, 4))
-	spec := Fixtures()
-	for i := range spec.Tables {
-		for _, kind := range Kinds() {
-			if !kind.applies(&spec.Tables[i]) {
-				continue
-			}
-			for range 4 {
-				sql := spec.Tables[i].statement(r, kind)
-				err := conn.exec(t.Context(), "BEGIN; "+sql+"; ROLLBACK")
-				if err != nil {
-					require.True(t, conn.expected(err), "%v: %s", err, sql)
-					require.NoError(t, conn.exec(t.Context(), "ROLLBACK"))
-				}
-			}
-		}
-	}
-}

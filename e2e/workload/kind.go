@@ -24,9 +24,9 @@ const (
 	DeletePredicate              // many rows, picked by a condition
 	Cascade                      // a row with the rows of other tables that reference it
 	Truncate                     // a whole table, or a leaf of it
-
-	kindCount
 )
+
+const kindCount = int(Truncate) + 1
 
 // kinds says of each kind its name, its weight by default, and to which tables it applies.
 var kinds = [kindCount]struct {

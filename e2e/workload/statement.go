@@ -155,20 +155,33 @@ func same(columns []*Column) []string {
 	return set
 }
 
-// thereAndBack changes a column of a row and changes it back. The row is found by position the first time and, where its
-// key is what changes, by its changed key the second time.
+// thereAndBack changes a column of a row and changes it back. The second statement must find the row by what the first
+// made of its key, so keys are generated where they can be. Where the server gives them, the row is found by position, and
+// another writer may make that a different row: its value then stays changed, which does no harm.
 func (t *Table) thereAndBack(r *rand.Rand) string {
 	columns := t.reversible()
 	c := columns[r.IntN(len(columns))]
 	there, back := fmt.Sprintf(c.There, c.sql()), fmt.Sprintf(c.Back, c.sql())
-	if len(t.Key) == 1 && c.Name == t.Key[0] && c.Values != nil {
-		key := c.Values(r)
-		forth := t.update([]string{c.sql() + " = " + there}, c.sql()+" = "+key)
-		moved := strings.ReplaceAll(c.There, "%s", "("+key+")")
-		return forth + ";\n" + t.update([]string{c.sql() + " = " + back}, c.sql()+" = "+moved)
+	before := t.one(r)
+	after := before
+	if t.keyIs((*Column).writable) {
+		before, after = t.beforeAndAfter(r, c)
 	}
-	where := t.one(r)
-	return t.update([]string{c.sql() + " = " + there}, where) + ";\n" + t.update([]string{c.sql() + " = " + back}, where)
+	return t.update([]string{c.sql() + " = " + there}, before) + ";\n" + t.update([]string{c.sql() + " = " + back}, after)
+}
+
+// beforeAndAfter returns conditions that pick the row of a generated key before and after the column was changed.
+func (t *Table) beforeAndAfter(r *rand.Rand, changed *Column) (before, after string) {
+	var befores, afters []string
+	for _, c := range t.named(t.Key) {
+		value := c.Values(r)
+		befores = append(befores, c.sql()+" = "+value)
+		if c == changed {
+			value = strings.NewReplacer("%s", "("+value+")", "%[1]s", "("+value+")").Replace(c.There)
+		}
+		afters = append(afters, c.sql()+" = "+value)
+	}
+	return strings.Join(befores, " AND "), strings.Join(afters, " AND ")
 }
 
 // swap lets two rows, picked by position, exchange all values but their keys.

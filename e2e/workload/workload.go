@@ -195,7 +195,7 @@ func (o Options) resolved() (Options, error) {
 		o.Weights = DefaultWeights()
 	}
 	for kind, weight := range o.Weights {
-		if weight < 0 || kind < 0 || kind >= kindCount {
+		if weight < 0 || kind < 0 || int(kind) >= kindCount {
 			return o, fmt.Errorf("weight %d of kind %d: weights are not negative, and kinds are those of Kinds", weight, int(kind))
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
@@ -52,14 +53,17 @@ func TestEveryKindHappens(t *testing.T) {
 				return false
 			}
 		}
+		for _, code := range []string{pgerrcode.UniqueViolation, pgerrcode.ForeignKeyViolation, pgerrcode.DeadlockDetected, pgerrcode.SerializationFailure} {
+			if c.Errors[code] == 0 {
+				return false
+			}
+		}
 		return c.Prepared > 3 && c.RolledBack > 10 && c.Failed > 3 && c.Undone > 50 && c.MultiTable > 50
 	})
 	require.NoError(t, err)
 	require.NoError(t, stop())
 
 	got := w.Counters()
-	require.Positive(t, got.Errors["23505"], "unique violations: %s", w)
-	require.Positive(t, got.Errors["23503"], "foreign key violations: %s", w)
 	require.Zero(t, got.Broken, w)
 	require.Greater(t, got.Committed, got.Failed+got.RolledBack, "most transactions should change something: %s", w)
 	require.Equal(t, "0", db.Value(t, "SELECT count(*) FROM pg_prepared_xacts WHERE database = current_database()"))
@@ -237,7 +241,7 @@ func TestOptionsAreChecked(t *testing.T) {
 	}{
 		{name: "unknown table", opts: Options{Tables: []string{"item", "nonesuch"}}, err: "nonesuch is not in the spec"},
 		{name: "negative weight", opts: Options{Weights: Weights{Delete: -1}}, err: "not negative"},
-		{name: "unknown kind", opts: Options{Weights: Weights{kindCount: 1}}, err: "kinds are those of Kinds"},
+		{name: "unknown kind", opts: Options{Weights: Weights{Kind(kindCount): 1}}, err: "kinds are those of Kinds"},
 		{name: "nothing to do", opts: Options{Tables: []string{"item"}, Weights: Weights{Cascade: 1}}, err: "no kind of change"},
 		{name: "truncate not allowed", opts: Options{Weights: Weights{Truncate: 1}}, err: "no kind of change"},
 		{name: "more writers than connections", opts: Options{Writers: 1000}, err: "1000 writers"},
