@@ -46,6 +46,9 @@ type net struct{ before, after string }
 // replica identity does not carry, in New what was never sent.
 type Image struct {
 	Old, New Row
+	// Relation is the OID of the table in which the row stands, where keys are unique
+	// within their relation only: what is looked up by key must name it as well. Else 0.
+	Relation uint32
 }
 
 // Memory of a map entry beside the packed images, as measured: its slot in a map
@@ -255,10 +258,10 @@ func (im *Images) Each(yield func(*Image)) {
 	for _, n := range im.rows {
 		img := &Image{}
 		if n.before != "" {
-			img.Old = im.unpack(n.before)
+			img.Old, img.Relation = im.unpack(n.before), im.relation(n.before)
 		}
 		if n.after != "" {
-			img.New = im.unpack(n.after)
+			img.New, img.Relation = im.unpack(n.after), im.relation(n.after)
 		}
 		yield(img)
 	}
@@ -343,6 +346,14 @@ func (im *Images) unpack(packed string) Row {
 		row[column], rest = cut(rest)
 	}
 	return row
+}
+
+// relation returns the OID in front of a packed row, 0 where there is none.
+func (im *Images) relation(packed string) uint32 {
+	if im.prefix == 0 {
+		return 0
+	}
+	return binary.LittleEndian.Uint32([]byte(packed[:im.prefix]))
 }
 
 // cut splits a packed row behind its first value.

@@ -1,7 +1,6 @@
 package ingest
 
 import (
-	"encoding/binary"
 	"fmt"
 	"slices"
 	"strconv"
@@ -277,19 +276,13 @@ func (m *model) key(row Row, rel int) string {
 	return row[m.spec.Key[0]].Text()
 }
 
-// each is Images.Each, with the index of the table where keys depend on it, which
-// an image does not say.
-func (m *model) each(yield func(img *Image, rel int)) {
+// rel is the index of the table of an image, where its key depends on it.
+func (m *model) rel(img *Image) int {
 	if !m.mode.children {
-		m.images.Each(func(img *Image) { yield(img, 0) })
-		return
+		require.Zero(m.t, img.Relation)
+		return 0
 	}
-	for key, n := range m.images.rows {
-		one := NewImages(m.spec)
-		one.rows[key] = n
-		rel := slices.IndexFunc(m.tables, func(t *Table) bool { return t.OID == binary.LittleEndian.Uint32([]byte(key)) })
-		one.Each(func(img *Image) { yield(img, rel) })
-	}
+	return slices.IndexFunc(m.tables, func(t *Table) bool { return t.OID == img.Relation })
 }
 
 // fits reports whether an image may be of the row: what it carries is equal.
@@ -309,7 +302,8 @@ func (m *model) check(before map[string][]Row, unsent map[string]bool) {
 		got[k] = slices.Clone(rows)
 	}
 	added := map[string][]Row{}
-	m.each(func(img *Image, rel int) {
+	m.images.Each(func(img *Image) {
+		rel := m.rel(img)
 		if img.Old == nil && img.New == nil {
 			m.t.Fatal("an image of nothing")
 		}
