@@ -42,6 +42,9 @@ type Declaration struct {
 	// RebuildRowThreshold refuses a full rebuild over more source rows than
 	// this; 0: no limit.
 	RebuildRowThreshold int64
+	// Force, for tests, allows this strategy and the floor only, so that a view can
+	// be compared with its twin; empty: the cheapest that fits.
+	Force Strategy
 }
 
 // Identity says what to do where a table lacks the replica identity that a

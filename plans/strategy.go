@@ -28,6 +28,10 @@ var arms = []arm{
 // choose plans the cheapest strategy that fits.
 func (a *analysis) choose(ctx context.Context, p *Plan) error {
 	for _, arm := range arms {
+		if a.d.Force != "" && a.d.Force != arm.strategy {
+			p.Declined[arm.strategy] = "the declaration forces " + string(a.d.Force)
+			continue
+		}
 		p.Strategy = arm.strategy
 		declined, n, err := arm.plan(ctx, a, p)
 		if err != nil {
