@@ -148,7 +148,7 @@ func (v *view) notComparable() string {
 
 // roundCommitted opens session W before any later round, and compares in the
 // background.
-func (a *auditor) roundCommitted(r *round) {
+func (a *auditor) roundCommitted(ctx context.Context, r *round) {
 	if a.imported == "" || a.body == nil {
 		return
 	}
@@ -159,7 +159,7 @@ func (a *auditor) roundCommitted(r *round) {
 		a.done <- audited{job: job, verdict: Verdict{View: job.view.name, Skipped: "it sat the round out"}}
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), verifyStatementTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), verifyStatementTimeout)
 	conn, err := e.o.Connect(ctx, "verify")
 	if err == nil {
 		// Any query fixes the snapshot of W.

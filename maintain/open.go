@@ -65,7 +65,7 @@ func open(ctx context.Context, conn *pgconn.PgConn, lockTimeout time.Duration, i
 	results, err := conn.Exec(ctx, sql.String()).ReadAll()
 	if err != nil {
 		var pg *pgconn.PgError
-		failed := len(results) - 1 - before // the failing statement's result is the last
+		failed := len(results) - before // a statement that fails gives no result
 		if errors.As(err, &pg) && failed >= 0 && failed < len(tables) && lockFailure(pg.Code) {
 			return opened{}, &lockedOut{table: tables[failed], err: err}
 		}

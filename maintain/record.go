@@ -78,7 +78,7 @@ func (r *round) recordMover(ctx context.Context, v *view) error {
 }
 
 // committed takes over what the round has made durable together with its progress.
-func (r *round) committed(position ingest.LSN) {
+func (r *round) committed(ctx context.Context, position ingest.LSN) {
 	e, now := r.e, time.Now()
 	for _, v := range r.left {
 		v.follows = false
@@ -94,7 +94,8 @@ func (r *round) committed(position ingest.LSN) {
 	e.newest = asOf{snapshot: r.snapshot, lsn: position, at: now}
 	e.lastRound = now
 	e.carry = carryFirst
-	e.audit.roundCommitted(r)
+	e.waiters = false // whoever still waits is found by the next look
+	e.audit.roundCommitted(ctx, r)
 	e.publish()
 }
 
@@ -109,6 +110,7 @@ func (r *round) settle(v *view, now time.Time) {
 		if !v.exists {
 			v.exists = true
 			v.setTable(r.created[v])
+			e.rewatchDue = e.rewatchDue || len(v.consumers) > 0
 		}
 	}
 	if res, ok := r.results[v]; ok {

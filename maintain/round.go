@@ -18,7 +18,6 @@ import (
 
 // round is one round in hand.
 type round struct {
-	ctx     context.Context // of the round in hand, for what it starts
 	e       *Engine
 	session *backing.Session
 	tx      *roundTx
@@ -69,7 +68,9 @@ func (r *round) run(ctx context.Context) error {
 	if err := e.connect(ctx); err != nil {
 		return err
 	}
-	r.ctx = ctx
+	if err := e.session.Idle(ctx); err != nil {
+		return err
+	}
 	r.session, r.tx = e.session, &roundTx{e.main}
 	r.choose(time.Now())
 	if err := r.open(ctx); err != nil {
@@ -102,7 +103,7 @@ func (r *round) run(ctx context.Context) error {
 	if _, err := e.main.Exec(ctx, "COMMIT"); err != nil {
 		return fmt.Errorf("commit a round: %w", err)
 	}
-	r.committed(position)
+	r.committed(ctx, position)
 	return nil
 }
 
@@ -119,6 +120,9 @@ func (r *round) barrier(ctx context.Context) error {
 			return err
 		}
 		if err == nil {
+			// The stream has passed L, and so the last round's commit, which is flushed.
+			e.confirm.after = r.lsn
+			e.confirmDurable()
 			return nil
 		}
 	}

@@ -118,6 +118,7 @@ func (v *view) sit(now time.Time, why error) {
 	v.sits++
 	v.lock = why.Error()
 	v.next = now.Add(min(20*time.Millisecond<<min(v.sits, 8), 5*time.Second))
+	v.retry = v.next
 }
 
 // setTable records the oid of the view's table, also for its consumers.
