@@ -41,13 +41,13 @@ type CTE struct {
 	SQL  string // a SELECT, without parentheses
 }
 
-// cteHead returns name(columns) AS MATERIALIZED.
+// cteHead returns name(columns) AS.
 func (in *Input) cteHead() string {
 	names := make([]string, len(in.Columns))
 	for i, c := range in.Columns {
 		names[i] = pgx.Identifier{c.Name}.Sanitize()
 	}
-	return pgx.Identifier{in.Name}.Sanitize() + "(" + strings.Join(names, ", ") + ") AS MATERIALIZED "
+	return pgx.Identifier{in.Name}.Sanitize() + "(" + strings.Join(names, ", ") + ") AS "
 }
 
 // arrayCTE returns the CTE over array parameters from number first on, and their values: one array a column, in text.
@@ -68,13 +68,13 @@ func (in *Input) arrayCTE(t types, first int) (string, []any) {
 		names = append(names, name)
 		args = append(args, arrayLiteral(len(in.Rows), delimiter, func(n int) ingest.Value { return in.Rows[n][i] }))
 	}
-	return in.cteHead() + "(SELECT " + strings.Join(selects, ", ") + " FROM unnest(" + strings.Join(arrays, ", ") +
+	return in.cteHead() + "MATERIALIZED (SELECT " + strings.Join(selects, ", ") + " FROM unnest(" + strings.Join(arrays, ", ") +
 		") AS u(" + strings.Join(names, ", ") + "))", args
 }
 
 // arrayLiteral returns n values as the text of an array.
 func arrayLiteral(n int, delimiter byte, value func(int) ingest.Value) string {
-	b := []byte{'{'}
+	b := append(make([]byte, 0, 2+16*n), '{')
 	for i := range n {
 		if i > 0 {
 			b = append(b, delimiter)

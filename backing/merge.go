@@ -157,34 +157,30 @@ func (s *Session) explain(l *Layout, err error) error {
 func readResult(rows pgx.Rows, l *Layout, m *Merge) (Result, error) {
 	defer rows.Close()
 	var r Result
-	var counts [countColumns + 1]int64
+	var c counts
 	for first := true; rows.Next(); first = false {
 		raw := rows.RawValues()
 		if first {
-			for i := range counts {
-				n, err := strconv.ParseInt(string(raw[i]), 10, 64)
-				if err != nil {
+			for i, n := range []*int64{&c.stored, &c.unmatched, &c.pairs, &c.inserted, &c.updated, &c.deleted} {
+				var err error
+				if *n, err = strconv.ParseInt(string(raw[i]), 10, 64); err != nil {
 					return r, fmt.Errorf("read counts: %w", err)
 				}
-				counts[i] = n
 			}
 		}
-		if len(raw) > len(counts) && raw[len(counts)] != nil {
-			r.add(raw[len(counts):], l)
+		if len(raw) > countColumns && raw[countColumns] != nil {
+			r.add(raw[countColumns:], l)
 		}
 	}
 	if err := rows.Err(); err != nil {
 		return r, err
 	}
-	fresh, stored, unmatched, gone := counts[0], counts[1], counts[2], counts[3]
-	r.Inserted, r.Updated, r.Deleted = counts[4], counts[5], counts[6]
-	// Each new row that has a stored one has exactly one; were there fewer stored ones, two new rows share it.
-	if !m.Append && fresh-unmatched != stored-gone {
+	// Each stored row has one new row or none; were there more pairs than rows with one, two new rows share a key.
+	if c.pairs != c.stored-c.unmatched {
 		return r, ErrDuplicateKey
 	}
-	if !m.Append {
-		r.Unchanged = stored - r.Updated - r.Deleted
-	}
+	r.Inserted, r.Updated, r.Deleted = c.inserted, c.updated, c.deleted
+	r.Unchanged = c.stored - c.updated - c.deleted
 	r.Overflow = m.Effects && r.Changed() > int64(m.limit())
 	return r, nil
 }

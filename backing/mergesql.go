@@ -115,6 +115,7 @@ func (s *statement) old(catalog string) string {
 }
 
 // fresh returns the CTE of the new rows, cast to the very types of the table: what is compared is what would be stored.
+// It is not materialised by word: read once, as the difference does, it costs no copy and keeps its statistics.
 func (s *statement) fresh() string {
 	var casts []string
 	for i, c := range s.layout.Columns {
@@ -129,7 +130,7 @@ func (s *statement) fresh() string {
 		in += ", rerun, keep"
 		flags = "q.keep, q.rerun"
 	}
-	return freshCTE + " AS MATERIALIZED (SELECT true AS p, " + flags + ", " + list(casts) +
+	return freshCTE + " AS (SELECT true AS p, " + flags + ", " + list(casts) +
 		"\nFROM (" + s.merge.New + "\n) q(" + in + "))"
 }
 
@@ -141,28 +142,33 @@ func castTo(x string, c Column) string {
 	return x
 }
 
-// diff returns the CTE of what is to be done: one row for each stored or new row that is not right as it is. op is what to
-// do to the backing table and hop to the companion: I, U, D, - for nothing, and R in op for a row to be rerun.
+// diff returns the CTE of what is to be done: one row for each stored or new row. op is what to do to the backing table and
+// hop to the companion: I, U, D, - for nothing, and R in op for a row to be rerun. Rows with nothing to do stand there for
+// the counts and are narrow.
 func (s *statement) diff() string {
 	stored := func(i int) string { return numbered("o.c", i) }
 	fresh := func(i int) string { return numbered("m.c", i) }
-	var columns []string
-	for i := range s.layout.Columns {
+	var columns, named []string
+	add := func(expr, name string) {
+		columns = append(columns, expr+" AS "+name)
+		named = append(named, "CASE WHEN op <> '-' OR hop <> '-' THEN "+name+" END AS "+name)
+	}
+	for i, c := range s.layout.Columns {
 		if s.merge.Effects {
-			columns = append(columns, stored(i)+" AS "+numbered("o", i))
+			add(stored(i), numbered("o", i))
 		}
-		columns = append(columns, s.resolved(s.layout.Columns[i], stored(i), fresh(i))+" AS "+numbered("n", i))
+		add(s.resolved(c, stored(i), fresh(i)), numbered("n", i))
 	}
 	for i, c := range s.layout.Hidden {
-		columns = append(columns, s.resolved(c, numbered("o.h", i), numbered("m.h", i))+" AS "+numbered("nh", i))
+		add(s.resolved(c, numbered("o.h", i), numbered("m.h", i)), numbered("nh", i))
 	}
 	op := "CASE WHEN m.rerun THEN 'R' WHEN o.t IS NULL THEN CASE WHEN m.keep THEN 'I' ELSE '-' END" +
 		" WHEN m.p IS NULL OR NOT m.keep THEN 'D'" +
 		" WHEN " + sameRow(s.types, s.layout.Columns, stored, fresh) + " THEN '-' ELSE 'U' END"
 	// The inner query is fenced by OFFSET, so that the comparisons are evaluated once.
-	return diffCTE + " AS MATERIALIZED (SELECT * FROM (\nSELECT o.t, o.ht, m.p, " + op + " AS op, " + s.hiddenOp() + " AS hop, " +
-		list(columns) + "\nFROM " + oldCTE + " o FULL JOIN " + freshCTE + " m ON " + s.keyJoin(stored, fresh) +
-		" OFFSET 0) x WHERE op <> '-' OR hop <> '-' OR t IS NULL OR p IS NULL)"
+	return diffCTE + " AS MATERIALIZED (SELECT t, ht, p, op, hop, " + list(named) + "\nFROM (SELECT o.t, o.ht, m.p, " + op +
+		" AS op, " + s.hiddenOp() + " AS hop, " + list(columns) + "\nFROM " + oldCTE + " o FULL JOIN " + freshCTE + " m ON " +
+		s.keyJoin(stored, fresh) + "\nOFFSET 0) x)"
 }
 
 // hiddenOp returns the expression of what to do to the companion. Its key follows the backing table's bytes.
@@ -222,18 +228,24 @@ func writeCTEs(prefix, table, op, ctid string, columns, values []string) string 
 		prefix, table, list(columns), list(prefixed("d.", values)), diffCTE, op, strings.Join(sets, ", "), ctid)
 }
 
-// countColumns are the counts in front of each result row: new rows, stored rows, rows without a stored and without a new
-// one, inserted, updated, deleted.
+// counts are what stands in front of each result row.
+type counts struct {
+	stored                     int64 // stored rows under Touched
+	unmatched                  int64 // of them, those without a new row
+	pairs                      int64 // pairs of a stored and a new row
+	inserted, updated, deleted int64
+}
+
+// countColumns is the number of counts.
 const countColumns = 6
 
 // result returns the final SELECT: one row of counts, or one for each effective change and each row to be rerun, with the
 // counts in front of each.
 func (s *statement) result() string {
-	counts := "SELECT (SELECT count(*) FROM " + freshCTE + ") AS fresh, (SELECT count(*) FROM " + oldCTE + ") AS stored," +
-		" count(*) FILTER (WHERE t IS NULL) AS unmatched, count(*) FILTER (WHERE p IS NULL) AS gone," +
-		" count(*) FILTER (WHERE op = 'I') AS i, count(*) FILTER (WHERE op = 'U') AS u, count(*) FILTER (WHERE op = 'D') AS d" +
-		" FROM " + diffCTE
-	head := "SELECT c.fresh, c.stored, c.unmatched, c.gone, c.i, c.u, c.d"
+	counts := "SELECT (SELECT count(*) FROM " + oldCTE + ") AS stored, count(*) FILTER (WHERE p IS NULL) AS unmatched," +
+		" count(*) FILTER (WHERE t IS NOT NULL AND p) AS pairs, count(*) FILTER (WHERE op = 'I') AS i," +
+		" count(*) FILTER (WHERE op = 'U') AS u, count(*) FILTER (WHERE op = 'D') AS d FROM " + diffCTE
+	head := "SELECT c.stored, c.unmatched, c.pairs, c.i, c.u, c.d"
 	var wanted []string
 	if s.merge.Flags {
 		wanted = append(wanted, "e.op = 'R'")
@@ -285,7 +297,7 @@ func (s *statement) appendText(ctes []string) string {
 		ctes = append(ctes, "mvsync_h_insert AS (INSERT INTO "+s.state+" ("+list(columns)+") SELECT "+list(values)+" FROM "+freshCTE+")")
 	}
 	counts := "SELECT count(*) AS i FROM " + freshCTE
-	head := "SELECT c.i, 0, c.i, 0, c.i, 0, 0"
+	head := "SELECT 0, 0, 0, c.i, 0, 0"
 	if !s.merge.Effects {
 		return "WITH " + strings.Join(ctes, ",\n") + "\n" + head + " FROM (" + counts + ") c"
 	}

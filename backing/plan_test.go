@@ -12,7 +12,8 @@ import (
 )
 
 // TestMergeReadsByKey looks at the plans of merges of few keys into big tables: no table is scanned, whether inputs are
-// arrays or staged, with plans for the very values or generic ones.
+// arrays or staged, with plans for the very values or generic ones. (A staged table of 20 rows is taken for one of a
+// thousand, by its first page.)
 func TestMergeReadsByKey(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, Options{})
@@ -20,8 +21,9 @@ func TestMergeReadsByKey(t *testing.T) {
 	total := Column{Name: "total", Type: "bigint"}
 	hidden := []Column{{Name: "n", Type: "bigint", NotNull: true}}
 	const (
-		body = "SELECT i, 'group ' || i, i FROM generate_series(1, 40000) i"
-		with = "SELECT i, 'group ' || i, i, 1 FROM generate_series(1, 40000) i"
+		body = "SELECT i, 'group ' || i, i FROM generate_series(1, 100000) i"
+		with = "SELECT i, 'group ' || i, i, 1 FROM generate_series(1, 100000) i"
+		few  = "SELECT i, 'group ' || i, i, 1 FROM generate_series(1, 20000) i"
 		none = "s.k IN (SELECT k FROM mvsync_new_0)"
 	)
 	for _, tc := range []struct {
@@ -41,7 +43,7 @@ func TestMergeReadsByKey(t *testing.T) {
 		{"companion, nullable key by sub-select", Layout{Columns: []Column{integer, text, total}, Key: []int{1}, Hidden: hidden},
 			"s.g IN (SELECT g FROM mvsync_new_0)", with},
 		{"companion, hashed key", Layout{Columns: []Column{integer, text, total}, Key: []int{1}, HashKey: true, Hidden: hidden},
-			"s.g = ANY ($2::text[])", with},
+			"s.g = ANY ($2::text[])", few},
 	} {
 		l := tc.layout
 		l.Name = Name{"public", tc.name}

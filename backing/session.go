@@ -39,7 +39,8 @@ type stagedRows struct {
 }
 
 // Open registers the connection as one that may write backing tables (INV-11), until it ends or [Session.Close] is
-// called. Only the owner of the catalog may do so. Registrations of sessions that have ended are removed.
+// called, and switches its JIT compilation off. Only the owner of the catalog may do so. Registrations of sessions that
+// have ended are removed.
 func (h *Host) Open(ctx context.Context, conn *pgx.Conn) (*Session, error) {
 	s := &Session{host: h, conn: conn, types: types{}, made: map[string]stage{}, wanted: map[string]stage{}}
 	sessions := h.own("sessions")
@@ -54,6 +55,10 @@ func (h *Host) Open(ctx context.Context, conn *pgx.Conn) (*Session, error) {
 		return nil, fmt.Errorf("open a session on catalog %s: %w", h.catalog, err)
 	}
 	h.log.Debug("session registered", "pid", conn.PgConn().PID(), "rows", tag.RowsAffected())
+	// Inputs have no statistics, and compilation pays only where the estimates behind it are right.
+	if _, err := conn.Exec(ctx, "SET jit = off"); err != nil {
+		return nil, fmt.Errorf("open a session on catalog %s: %w", h.catalog, err)
+	}
 	err = conn.QueryRow(ctx, "SELECT pg_catalog.has_database_privilege(pg_catalog.current_database(), 'TEMP')").Scan(&s.temp)
 	if err != nil {
 		return nil, fmt.Errorf("open a session on catalog %s: %w", h.catalog, err)
@@ -147,7 +152,8 @@ func (s *Session) inputs(ctx context.Context, tx pgx.Tx, inputs []Input, args []
 		if err != nil {
 			return nil, nil, 0, fmt.Errorf("ship %d rows of %s: %w", len(in.Rows), in.Name, err)
 		}
-		ctes[i], mode = in.cteHead()+"(SELECT * FROM "+table+")", pgx.QueryExecModeDescribeExec
+		// A table needs no second copy, and its size is a better estimate than a copy's.
+		ctes[i], mode = in.cteHead()+"NOT MATERIALIZED (SELECT * FROM "+table+")", pgx.QueryExecModeDescribeExec
 	}
 	return ctes, all, mode, nil
 }
