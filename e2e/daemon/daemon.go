@@ -47,6 +47,8 @@ type Daemon struct {
 	t      testing.TB
 	Engine *maintain.Engine
 	Stream *replication.Stream
+	// Tally counts what the engine did, unless Options.Engine set another observer.
+	Tally *Tally
 
 	cancel context.CancelCauseFunc
 	done   chan struct{}
@@ -85,7 +87,7 @@ func Launch(t testing.TB, db *pgtest.DB, o Options) (*Daemon, error) {
 	}
 	session := replication.Session{}
 	replication.Pin(&config.Config, session)
-	d := &Daemon{t: t, done: make(chan struct{})}
+	d := &Daemon{t: t, done: make(chan struct{}), Tally: &Tally{}}
 	ctx, cancel := context.WithCancelCause(context.Background())
 	d.cancel = cancel
 
@@ -95,6 +97,7 @@ func Launch(t testing.TB, db *pgtest.DB, o Options) (*Daemon, error) {
 		Connect: func(ctx context.Context, _ string) (*pgx.Conn, error) { return pgx.ConnectConfig(ctx, config.Copy()) },
 	}
 	mo.Publish = publisher{connect: mo.Connect, publication: replication.Publication{Name: target.Publication}, daemon: d}
+	d.Tally.Observe(&mo)
 	if !o.Unchecked {
 		mo.Check = d.check(o)
 	}
@@ -223,6 +226,43 @@ func (d *Daemon) Done() <-chan struct{} { return d.done }
 
 // Rounds is how many rounds were checked.
 func (d *Daemon) Rounds() int64 { return d.rounds.Load() }
+
+// Reach waits until so many rounds were checked. The error says that the daemon ended,
+// that a round was not exact, or that the time was over.
+func (d *Daemon) Reach(rounds int64, limit time.Duration) error {
+	d.t.Helper()
+	timeout := time.NewTimer(limit)
+	defer timeout.Stop()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if wrong := d.Mismatches(); len(wrong) > 0 {
+			return wrong[0]
+		}
+		if d.Rounds() >= rounds {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-d.done:
+			return fmt.Errorf("the daemon ended after %d rounds: %w", d.Rounds(), d.err)
+		case <-timeout.C:
+			return fmt.Errorf("only %d of %d rounds after %s", d.Rounds(), rounds, limit)
+		}
+	}
+}
+
+// View returns the status of a view in schema public.
+func (d *Daemon) View(name string) maintain.ViewStatus {
+	d.t.Helper()
+	for _, v := range d.Engine.Status().Views {
+		if v.Name == (plans.Name{Schema: "public", Name: name}).String() {
+			return v
+		}
+	}
+	d.t.Fatalf("the daemon keeps no view named %s", name)
+	return maintain.ViewStatus{}
+}
 
 // Mismatches are the failures of the oracle so far.
 func (d *Daemon) Mismatches() []error {
