@@ -16,7 +16,7 @@ var fingerprintSQL string
 
 // object is one thing of the catalog on which views depend.
 type object struct {
-	class string // table, storage, function, view, type, collation, publication, producer
+	class string // table, storage, member, function, view, type, collation, publication, producer
 	oid   uint32 // 0 for the publication
 }
 
@@ -36,10 +36,11 @@ func watchOf(publication string, ps []*plans.Plan) watch {
 	for _, p := range ps {
 		for i := range p.Sources {
 			s := &p.Sources[i]
-			if s.Producer {
-				w.producers = append(w.producers, s.OID)
-			} else {
+			switch {
+			case !s.Producer:
 				w.tables = append(w.tables, s.OID)
+			case s.OID != 0: // else it is not made yet
+				w.producers = append(w.producers, s.OID)
 			}
 		}
 		for _, d := range p.Depends {
@@ -111,12 +112,16 @@ func (o object) affects(p *plans.Plan) bool {
 	switch o.class {
 	case "publication":
 		return slices.ContainsFunc(p.Sources, func(s plans.Source) bool { return !s.Producer })
-	case "table", "storage", "producer":
+	case "table", "storage", "member", "producer":
 		return slices.ContainsFunc(p.Sources, func(s plans.Source) bool { return s.OID == o.oid && s.Producer == (o.class == "producer") })
 	}
 	class := map[string]plans.Class{"function": plans.Function, "view": plans.Relation, "type": plans.Type, "collation": plans.Collation}[o.class]
 	return slices.Contains(p.Depends, plans.Object{Class: class, OID: o.oid})
 }
+
+// published reports whether the publication changed, or what it holds of a table:
+// changes of running transactions may not be in the stream then.
+func (o object) published() bool { return o.class == "publication" || o.class == "member" }
 
 // storage reports whether only the files of a table are others: it was truncated,
 // which the stream says as well, or rewritten, which it does not.

@@ -77,12 +77,13 @@ type Engine struct {
 	main  *pgx.Conn // rounds
 	side  *pgx.Conn // everything that must not be part of a round
 
-	stream  Stream
-	views   []*view // accepted, producers first
-	refused []Refused
-	batch   *ingest.Batch
-	watch   watch
-	known   fingerprint // what the plans were compiled against
+	stream     Stream
+	views      []*view // accepted, producers first
+	refused    []Refused
+	batch      *ingest.Batch
+	watch      watch
+	known      fingerprint // what the plans were compiled against
+	rewatchDue bool        // a producer's table was made: it is not watched yet
 
 	server      server
 	lockTimeout time.Duration
@@ -95,6 +96,7 @@ type Engine struct {
 	walEnd    ingest.LSN        // the server's insert position when last asked
 	drain     drain             // catching up
 	pauses    map[string]int    // attempts, by reason of retry
+	looked    time.Time         // when the present snapshot was last asked for
 	polled    time.Time         // when requests and waiters were last looked for
 	compared  time.Time         // when the catalog was last compared
 	requests  []backing.Request // to refresh, taken and not finished

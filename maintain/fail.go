@@ -9,6 +9,8 @@ import (
 
 	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/mvsync/mvsync/backing"
 )
 
 // viewError is the failure of a statement that maintains one view.
@@ -19,6 +21,12 @@ type viewError struct {
 
 func (e *viewError) Error() string { return fmt.Sprintf("maintain %s: %v", e.v.name, e.err) }
 func (e *viewError) Unwrap() error { return e.err }
+
+// fatalError is one with which the daemon cannot go on; a new start can.
+type fatalError struct{ err error }
+
+func (e *fatalError) Error() string { return e.err.Error() }
+func (e *fatalError) Unwrap() error { return e.err }
 
 // catalogChanged says that definitions changed without a trace in the stream.
 type catalogChanged struct{ objects []object }
@@ -47,7 +55,12 @@ func (e *Engine) survive(ctx context.Context, err error) error {
 	var reads *errReads
 	var catalog *catalogChanged
 	var failed *viewError
+	var fatal *fatalError
 	switch {
+	case errors.As(err, &fatal):
+		return err
+	case errors.Is(err, backing.ErrLeader) && e.pauses[retryConnection] > 10:
+		return err // another daemon took over while our connection was gone
 	case errors.As(err, &reads):
 		reads.v.reads = true // the next round locks its sources
 		e.observe.RoundRetried(retryLock)
@@ -59,12 +72,12 @@ func (e *Engine) survive(ctx context.Context, err error) error {
 		e.log.Info("the stream is busy; the round is put off", "err", err)
 		return e.again(ctx, retryBarrier)
 	case e.broken(err):
-		e.log.Warn("a connection was lost; reconnecting", "err", err)
+		e.log.Warn("a connection was lost; reconnecting", "err", redact(err))
 		e.drop()
 		return e.again(ctx, retryConnection)
 	case passing(err):
 		return e.again(ctx, retrySerialization)
-	case outdatedPlan(err):
+	case backing.StalePlan(err) && e.pauses[retrySchema] < 3:
 		e.drop() // prepared statements that a DDL made invalid go with their session
 		return e.again(ctx, retrySchema)
 	case errors.As(err, &failed):
@@ -74,7 +87,7 @@ func (e *Engine) survive(ctx context.Context, err error) error {
 		}
 		return e.again(ctx, retryView)
 	}
-	e.log.Error("a round failed and is tried again", "err", err)
+	e.log.Error("a round failed and is tried again", "err", redact(err))
 	e.drop()
 	return e.again(ctx, retryOther)
 }
@@ -133,14 +146,12 @@ func passing(err error) bool {
 	return false
 }
 
-// outdatedPlan reports whether a prepared statement no longer fits its tables. The
-// code alone decides: messages are translated.
-func outdatedPlan(err error) bool {
-	switch code(err) {
-	case pgerrcode.FeatureNotSupported, pgerrcode.InvalidSQLStatementName:
-		return true
+// redact keeps row values out of logs: the texts of the server's errors may hold some.
+func redact(err error) string {
+	if c := code(err); c != "" {
+		return "SQLSTATE " + c + " (" + pgerrcode.Name(c) + ")"
 	}
-	return false
+	return err.Error()
 }
 
 // code returns the SQLSTATE of an error, or "".

@@ -15,10 +15,7 @@ WITH RECURSIVE tree (root, oid) AS (
              (SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_array(a.attnum, a.xmin::text) ORDER BY a.attnum)
                 FROM pg_catalog.pg_attribute a WHERE a.attrelid = r.oid AND a.attnum > 0),
              (SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_array(x.indexrelid, x.indisreplident, x.indisvalid, x.indisunique) ORDER BY x.indexrelid)
-                FROM pg_catalog.pg_index x WHERE x.indrelid = r.oid AND x.indisunique),
-             (SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_array(m.oid, m.xmin::text) ORDER BY m.oid)
-                FROM pg_catalog.pg_publication_rel m JOIN pg_catalog.pg_publication p ON p.oid = m.prpubid
-               WHERE m.prrelid = r.oid AND p.pubname = $6)) AS form
+                FROM pg_catalog.pg_index x WHERE x.indrelid = r.oid AND x.indisunique)) AS form
       FROM relation r LEFT JOIN pg_catalog.pg_class c ON c.oid = r.oid
 )
 SELECT 'table' AS class, tree.root AS oid,
@@ -27,6 +24,11 @@ SELECT 'table' AS class, tree.root AS oid,
 UNION ALL
 SELECT 'storage', tree.root, pg_catalog.string_agg(c.oid::text || ':' || c.relfilenode::text, ',' ORDER BY c.oid)
   FROM tree JOIN pg_catalog.pg_class c ON c.oid = tree.oid GROUP BY tree.root
+UNION ALL
+SELECT 'member', tree.root, coalesce((SELECT pg_catalog.string_agg(m.oid::text || ':' || m.xmin::text, ',' ORDER BY m.oid)
+         FROM tree t JOIN pg_catalog.pg_publication_rel m ON m.prrelid = t.oid
+         JOIN pg_catalog.pg_publication p ON p.oid = m.prpubid WHERE t.root = tree.root AND p.pubname = $6), 'none')
+  FROM tree GROUP BY tree.root
 UNION ALL
 SELECT 'function', f, coalesce((SELECT p.xmin::text || ':' || coalesce(
            (SELECT pg_catalog.string_agg(d.refobjid::text, ',' ORDER BY d.refobjid) FROM pg_catalog.pg_depend d

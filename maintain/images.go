@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -29,7 +30,7 @@ func (e *errReads) Error() string { return "the round must read the sources of "
 // by key at S: the row that they belong to is the one that S shows.
 func (r *round) net(ctx context.Context, v *view, source int) (netted, error) {
 	n := netted{inserts: true}
-	var lacking []ingest.Row
+	var missing []lacking
 	v.work.images[source].Each(func(im *ingest.Image) {
 		if im.Old != nil {
 			n.olds = append(n.olds, im.Old)
@@ -41,23 +42,29 @@ func (r *round) net(ctx context.Context, v *view, source int) (netted, error) {
 		row := im.New
 		if slices.ContainsFunc(row, ingest.Value.IsMissing) {
 			row = slices.Clone(row)
-			lacking = append(lacking, row)
+			missing = append(missing, lacking{row: row, relation: im.Relation})
 		}
 		n.news = append(n.news, row)
 	})
-	if len(lacking) == 0 {
+	if len(missing) == 0 {
 		return n, nil
 	}
 	if !r.reads(v) {
 		return netted{}, &errReads{v}
 	}
-	return n, r.complete(ctx, &v.plan.Sources[source], lacking)
+	return n, r.complete(ctx, &v.plan.Sources[source], missing)
+}
+
+// lacking is a new image without all of its values.
+type lacking struct {
+	row      ingest.Row
+	relation uint32 // the very table in which it stands, where keys are unique in each child only; else 0
 }
 
 // complete fills the missing values of rows, in place.
-func (r *round) complete(ctx context.Context, s *plans.Source, rows []ingest.Row) error {
-	keys := backing.Input{Name: keysName}
-	var on []string
+func (r *round) complete(ctx context.Context, s *plans.Source, rows []lacking) error {
+	keys := backing.Input{Name: keysName, Columns: []backing.InputColumn{{Name: "rel", Type: "oid"}}}
+	on := []string{"k.rel IN (0, t.tableoid)"}
 	for i, k := range s.Key {
 		c := s.Columns[k]
 		name := fmt.Sprintf("k%d", i)
@@ -65,15 +72,15 @@ func (r *round) complete(ctx context.Context, s *plans.Source, rows []ingest.Row
 		on = append(on, fmt.Sprintf("t.%s = k.%s", pgx.Identifier{c.Name}.Sanitize(), name))
 	}
 	byKey := map[string]ingest.Row{}
-	for _, row := range rows {
-		key := make(ingest.Row, len(s.Key))
-		for i, k := range s.Key {
-			key[i] = row[k]
+	for _, l := range rows {
+		key := ingest.Row{ingest.Text(strconv.FormatUint(uint64(l.relation), 10))}
+		for _, k := range s.Key {
+			key = append(key, l.row[k])
 		}
 		keys.Rows = append(keys.Rows, key)
-		byKey[rowKey(key)] = row
+		byKey[rowKey(key)] = l.row
 	}
-	var columns []string
+	columns := []string{"k.rel"}
 	for _, c := range s.Columns {
 		columns = append(columns, "t."+pgx.Identifier{c.Name}.Sanitize())
 	}
@@ -84,9 +91,10 @@ func (r *round) complete(ctx context.Context, s *plans.Source, rows []ingest.Row
 		return fmt.Errorf("look up values that the stream left out: %w", err)
 	}
 	for _, got := range found {
-		key := make(ingest.Row, len(s.Key))
-		for i, k := range s.Key {
-			key[i] = got[k]
+		key := ingest.Row{got[0]}
+		got = got[1:]
+		for _, k := range s.Key {
+			key = append(key, got[k])
 		}
 		if row := byKey[rowKey(key)]; row != nil {
 			copy(row, got)

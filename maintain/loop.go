@@ -63,7 +63,7 @@ func (e *Engine) wait(ctx context.Context) error {
 	for {
 		fresh := e.absorb()
 		now := time.Now()
-		if fresh || (e.batch.Len() > 0 && now.Sub(e.polled) >= e.carry) || now.Sub(e.polled) >= pollEvery {
+		if fresh || (e.batch.Len() > 0 && now.Sub(e.looked) >= e.carry) || now.Sub(e.looked) >= pollEvery {
 			if err := e.advance(ctx, now); err != nil {
 				if err := e.survive(ctx, err); err != nil {
 					return err
@@ -104,14 +104,22 @@ func (e *Engine) advance(ctx context.Context, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	e.polled = now
+	e.looked = now
 	if _, err := e.batch.Fold(l.snapshot); err != nil {
-		return err
+		return &fatalError{err}
 	}
 	if e.batch.Len() > 0 {
 		e.carry = min(max(e.carry, carryFirst)*2, pollEvery) // carry-overs alone open no round
 	}
 	e.catchUp()
+	if e.confirm.position != 0 && e.confirm.after == 0 {
+		e.confirm.after = e.walEnd // taken after the commit, so not below it
+	}
+	e.confirmDurable()
+	if now.Sub(e.polled) < pollEvery {
+		return nil
+	}
+	e.polled = now
 	return e.poll(ctx, now)
 }
 
@@ -164,13 +172,13 @@ func (e *Engine) roundDue(now time.Time) bool {
 	return e.anyDue(now) || e.stream.Position() > e.newest.lsn+heartbeat
 }
 
-// poll confirms what has become durable, and looks for waiters, requests and
-// changes of the catalog.
+// poll looks for waiters, requests and changes of the catalog.
 func (e *Engine) poll(ctx context.Context, now time.Time) error {
-	if e.confirm.position != 0 && e.confirm.after == 0 {
-		e.confirm.after = e.walEnd // taken after the commit, so not below it
+	if e.rewatchDue {
+		if err := e.watchProducers(ctx); err != nil {
+			return err
+		}
 	}
-	e.confirmDurable()
 	waiting, err := e.host.Waiters(ctx, e.side)
 	if err != nil {
 		return err

@@ -150,11 +150,7 @@ func inputColumns(cs []plans.Column) []backing.InputColumn {
 // must be taken before the plans are compiled: what changes in between shows as a
 // difference then.
 func (e *Engine) rewatch(ctx context.Context) error {
-	ps := make([]*plans.Plan, len(e.views))
-	for i, v := range e.views {
-		ps[i] = v.plan
-	}
-	e.watch = watchOf(e.o.Publication, ps)
+	e.watch = watchOf(e.o.Publication, e.Plans())
 	known, err := e.watch.read(ctx, e.side)
 	if err != nil {
 		return err
@@ -167,46 +163,65 @@ func (e *Engine) rewatch(ctx context.Context) error {
 // columns stay as they are is reconciled in the next round; one that is broken, or
 // whose columns changed, goes stale: it serves its last snapshot and says why.
 func (e *Engine) recompile(ctx context.Context, changed []object) error {
+	if err := e.tryRecompile(ctx, changed); err != nil {
+		return e.survive(ctx, err)
+	}
+	return nil
+}
+
+func (e *Engine) tryRecompile(ctx context.Context, changed []object) error {
+	if err := e.connect(ctx); err != nil {
+		return err
+	}
+	// Taken before the plans are made: what changes meanwhile shows again later.
 	before, err := e.watch.read(ctx, e.side)
 	if err != nil {
-		return e.survive(ctx, err)
+		return err
 	}
-	hit := map[*view]bool{}
-	fresh := false
+	published := slices.ContainsFunc(changed, object.published)
+	var hit []*view
 	for _, v := range e.views {
 		affected := slices.ContainsFunc(changed, func(o object) bool { return o.affects(v.plan) })
-		if !affected && v.state != Stale {
-			continue
+		if (!affected && v.state != Stale) || v.state == Paused {
+			continue // a paused view is planned again when it is resumed
 		}
-		hit[v] = true
+		hit = append(hit, v)
 		if err := e.replan(ctx, v); err != nil {
-			return e.survive(ctx, err)
-		}
-		fresh = true
-	}
-	if fresh {
-		if err := e.republish(ctx, hit); err != nil {
-			return e.survive(ctx, err)
+			return err
 		}
 	}
-	ps := make([]*plans.Plan, len(e.views))
-	for i, v := range e.views {
-		ps[i] = v.plan
+	if err := e.republish(ctx, hit, published); err != nil {
+		return err
 	}
-	e.watch = watchOf(e.o.Publication, ps)
+	e.watch = watchOf(e.o.Publication, e.Plans())
 	now, err := e.watch.read(ctx, e.side)
 	if err != nil {
-		return e.survive(ctx, err)
+		return err
 	}
-	// What changed while we compiled must show again. Our own changes of the
-	// publication are not news.
-	for o, hash := range now {
-		if old, ok := before[o]; ok && o.class != "publication" && old != hash {
+	for o := range now {
+		// What we did to the publication ourselves is no news.
+		if old, ok := before[o]; ok && !o.published() {
 			now[o] = old
 		}
 	}
 	e.known = now
-	e.persist = true
+	return nil
+}
+
+// watchProducers begins to watch tables of views that were made in a round.
+func (e *Engine) watchProducers(ctx context.Context) error {
+	e.watch = watchOf(e.o.Publication, e.Plans())
+	now, err := e.watch.read(ctx, e.side)
+	if err != nil {
+		return err
+	}
+	maps.DeleteFunc(e.known, func(o object, _ string) bool { return o.class == "producer" && now[o] == "" })
+	for o, hash := range now {
+		if _, ok := e.known[o]; !ok && o.class == "producer" {
+			e.known[o] = hash
+		}
+	}
+	e.rewatchDue = false
 	return nil
 }
 
@@ -248,18 +263,18 @@ func (e *Engine) stale(v *view, why error) {
 }
 
 // republish publishes what the views read now, such as a new partition. Changes
-// that running transactions made to it before are not in the stream, so its views
-// are reconciled in each round until those have ended.
-func (e *Engine) republish(ctx context.Context, hit map[*view]bool) error {
+// that running transactions made before that are not in the stream, so the views are
+// reconciled in each round until those have ended.
+func (e *Engine) republish(ctx context.Context, hit []*view, altered bool) error {
 	added, err := e.o.Publish.Ensure(ctx, e.Sources())
-	if err != nil || !added {
+	if err != nil || (!added && !altered) {
 		return err
 	}
 	var fence uint64
 	if err := e.side.QueryRow(ctx, "SELECT pg_catalog.pg_current_xact_id()::text::bigint").Scan(&fence); err != nil {
 		return fmt.Errorf("set a fence: %w", err)
 	}
-	for _, v := range slices.Collect(maps.Keys(hit)) {
+	for _, v := range hit {
 		v.fence = fence
 	}
 	return nil

@@ -117,7 +117,7 @@ func (r *round) barrier(ctx context.Context) error {
 		}
 		e.absorb()
 		if _, err := e.batch.Fold(r.snapshot); err != nil {
-			return err
+			return &fatalError{err}
 		}
 		if err == nil {
 			// The stream has passed L, and so the last round's commit, which is flushed.

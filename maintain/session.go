@@ -115,6 +115,9 @@ func (e *Engine) takeRequest(ctx context.Context, r backing.Request) error {
 	case backing.Resume:
 		if v.state == Paused {
 			e.setState(v, Filling)
+			if err := e.replan(ctx, v); err != nil {
+				return err
+			}
 		}
 		return e.host.FinishRequest(ctx, e.side, r.ID, 0, "")
 	case backing.Verify:
