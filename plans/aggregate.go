@@ -1,13 +1,471 @@
 package plans
 
-import "context"
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+)
 
-// planAggregate is the arm of delta-aggregate.
-func planAggregate(context.Context, *analysis, *Plan) (string, []needs, error) {
-	return "it does not group rows of one table", nil, nil
+// partial is one partial of the body's aggregates.
+type partial struct {
+	partialRule
+	expr    string // the aggregate call over the source
+	typ     Column // of its result; the name is that of its delta column
+	arg     *node  // nil for *
+	stored  string // the column of the stored row that holds it, "" for none
+	visible bool
+	bare    int  // index of the source column that the argument is, or -1
+	counts  int  // index of the partial that counts its arguments
+	special bool // NaN or infinity may hide in a sum
 }
 
-// planResidual is the arm of residual-recompute.
-func planResidual(context.Context, *analysis, *Plan) (string, []needs, error) {
-	return "its rows do not split into slices", nil, nil
+// grouping is a body that groups, taken apart.
+type grouping struct {
+	a        *analysis
+	p        *Plan
+	src      *Source
+	scope    *scope
+	sql      string // flat text in the form of GROUP BY, without ORDER BY
+	sel      *selectText
+	groups   []int // output columns by which it groups
+	partials []*partial
+	results  []string // an expression over m for each output column
+	calls    []aggregateCall
+}
+
+// aggregateCall is an aggregate of the target list.
+type aggregateCall struct {
+	call
+	result string // over the merged row m
+	shown  int    // the partial that the result is, -1 for none
+}
+
+// planAggregate is the arm of delta-aggregate.
+func planAggregate(ctx context.Context, a *analysis, p *Plan) (string, []needs, error) {
+	g, why, err := a.grouping(ctx, p)
+	if why != "" || err != nil {
+		return why, nil, err
+	}
+	if why := g.readGroups(); why != "" {
+		return why, nil, nil
+	}
+	if why, err := g.readResults(ctx); why != "" || err != nil {
+		return why, nil, err
+	}
+	g.hide()
+	if why, err := g.build(ctx); why != "" || err != nil {
+		return why, nil, err
+	}
+	return "", []needs{a.allColumns(g.src)}, nil
+}
+
+// allColumns are the columns that the body reads.
+func (a *analysis) allColumns(src *Source) needs {
+	read := a.readsOf(src.OID)
+	n := needs{full: read.columns[0] || read.all}
+	for _, c := range src.Columns {
+		if read.columns[int(c.Num)] {
+			n.columns = append(n.columns, c.Name)
+		}
+	}
+	return n
+}
+
+// grouping checks that the body groups rows of one table, and brings DISTINCT
+// into the form of GROUP BY.
+func (a *analysis) grouping(ctx context.Context, p *Plan) (*grouping, string, error) {
+	s := a.top
+	distinct := s.q.has("distinctClause")
+	grouped := s.q.has("groupClause") || s.q.is("hasAggs")
+	switch {
+	case s.q.has("setOperations"):
+		return nil, "it is a set operation", nil
+	case s.q.is("hasDistinctOn"):
+		return nil, "DISTINCT ON keeps one row of each group", nil
+	case s.q.has("groupingSets"):
+		return nil, "grouping sets show a row in several groups", nil
+	case distinct && grouped:
+		return nil, "DISTINCT merges the groups again", nil
+	case !distinct && !grouped:
+		return nil, "it does not group rows", nil
+	case s.q.has("havingQual"):
+		return nil, "HAVING hides groups, whose sums would be unknown when they come back", nil
+	}
+	r, why := s.plainFrom()
+	if why == "" {
+		why = a.onlyTable(r)
+	}
+	if why == "" {
+		why = a.missingInStream(&p.Sources[0])
+	}
+	if why != "" {
+		return nil, why, nil
+	}
+	g := &grouping{a: a, p: p, src: &p.Sources[0], scope: s, sql: withoutOrder(a.flat)}
+	if distinct {
+		if err := g.regroup(ctx); err != nil {
+			return nil, "", err
+		}
+	}
+	sel, ok := splitSelect(g.sql)
+	if !ok || len(sel.targets) != len(p.Columns) {
+		return nil, "its text cannot be taken apart", nil
+	}
+	g.sel = sel
+	return g, "", nil
+}
+
+// regroup writes SELECT DISTINCT as GROUP BY around it.
+func (g *grouping) regroup(ctx context.Context) error {
+	sel, ok := splitSelect(g.a.flat)
+	if !ok {
+		return fmt.Errorf("take apart the body: %s", g.a.flat)
+	}
+	inner := g.a.flat[:sel.distinct.start] + g.a.flat[sel.distinct.end:]
+	if !sel.order.empty() {
+		inner = withoutOrder(inner)
+	}
+	var cols []string
+	for _, c := range g.p.Columns {
+		cols = append(cols, "q."+quoteAlways(c.Name))
+	}
+	sql := "SELECT " + join(cols) + " FROM (" + inner + ") q GROUP BY " + join(cols)
+	d, err := g.a.try(ctx, sql)
+	if err != nil {
+		return err
+	}
+	g.sql, g.scope = d.text, newScope(g.a, d.tree, nil)
+	return nil
+}
+
+// try lets Postgres analyse a statement of ours: it becomes a view, is described,
+// and is undone.
+func (a *analysis) try(ctx context.Context, sql string) (described, error) {
+	sub, err := a.tx.Begin(ctx)
+	if err != nil {
+		return described{}, fmt.Errorf("try a statement: %w", err)
+	}
+	defer sub.Rollback(ctx) //nolint:errcheck // the outer transaction's end shows a broken connection
+	if _, err := sub.Exec(ctx, a.viewPrefix(testView, nil)+sql); err != nil {
+		return described{}, fmt.Errorf("try %s: %w", sql, err)
+	}
+	d, err := a.describe(ctx, testView)
+	if err != nil {
+		return d, err
+	}
+	var refs treeRefs
+	refs.collect(d.tree)
+	if err := a.loadTypes(ctx, refs.types); err != nil {
+		return d, err
+	}
+	return d, a.loadCollations(ctx, refs.collations)
+}
+
+// readGroups finds the output column of each group.
+func (g *grouping) readGroups() string {
+	for _, c := range g.scope.q.nodes("groupClause") {
+		t := g.scope.sortGroup(c)
+		if t == nil || t.is("resjunk") {
+			return "it groups by what it does not project"
+		}
+		i := t.num("resno") - 1
+		col := g.p.Columns[i]
+		at := g.a.columns[i]
+		if !g.a.exact(col.TypeOID, col.Modifier, at.Collation) {
+			return "values of " + col.Name + " are equal that are not the same, so that images cannot tell which one a group shows"
+		}
+		g.groups = append(g.groups, i)
+	}
+	if len(g.groups) != len(g.sel.groups) {
+		return "its groups cannot be taken apart"
+	}
+	return ""
+}
+
+// readResults takes the output columns apart: groups, aggregates, and
+// expressions over both.
+func (g *grouping) readResults(ctx context.Context) (string, error) {
+	// The multiplicity of a group says whether it exists.
+	g.add(partialRule{kind: countPartial, name: "n", call: "count(#)", result: fixedType(int8OID)}, "*", "", nil)
+	calls := g.findCalls()
+	nodes, err := g.analyzeCalls(ctx, calls)
+	if err != nil {
+		return "", err
+	}
+	for i, c := range calls {
+		done, why := g.decompose(c, nodes[i])
+		if why != "" {
+			return why, nil
+		}
+		g.calls = append(g.calls, done)
+	}
+	for i, t := range g.sel.targets {
+		g.results = append(g.results, g.result(i, t))
+	}
+	return "", nil
+}
+
+// findCalls finds the aggregate calls of the target list.
+func (g *grouping) findCalls() []call {
+	names := map[string]bool{}
+	walk(g.scope.q.fields["targetList"], func(n *node) bool {
+		if f := g.a.functions[n.oid("aggfnoid")]; n.tag == "AGGREF" && f != nil {
+			names[f.Name] = true
+		}
+		return true
+	})
+	return g.sel.calls(g.sel.list, names)
+}
+
+// analyzeCalls has Postgres analyse each call alone, so that there is no doubt
+// which call is which aggregate.
+func (g *grouping) analyzeCalls(ctx context.Context, calls []call) ([]*node, error) {
+	if len(calls) == 0 {
+		return nil, nil
+	}
+	var cols []string
+	for i, c := range calls {
+		cols = append(cols, c.of(g.sql)+" AS "+prefixed("x", i))
+	}
+	d, err := g.a.try(ctx, splice(g.sql, edit{g.sel.list, join(cols)}))
+	if err != nil {
+		return nil, err
+	}
+	nodes := make([]*node, len(calls))
+	for i, t := range newScope(g.a, d.tree, nil).outputs() {
+		nodes[i] = t.child("expr")
+	}
+	return nodes, nil
+}
+
+// decompose finds the partials of a call, and its result over them.
+func (g *grouping) decompose(c call, n *node) (done aggregateCall, why string) {
+	arg, why := g.argument(c, n)
+	if why != "" {
+		return done, why
+	}
+	r, ok := g.a.algebraOf(g.a.functions[n.oid("aggfnoid")], arg)
+	if !ok {
+		why := c.of(g.sql) + " has no algebra that is exact for its argument"
+		if arg != nil && g.scope.isFloat(arg) {
+			why = c.of(g.sql) + " adds floats, whose sums depend on the order"
+		}
+		return done, why
+	}
+	done = aggregateCall{call: c, shown: -1}
+	values := map[string]string{}
+	counts := -1
+	for _, pr := range r.partials {
+		i := g.addCall(pr, c, n, arg)
+		if pr.kind == countPartial {
+			counts = i
+		} else {
+			g.partials[i].counts = counts
+		}
+		values[pr.name] = "m." + g.partials[i].typ.Name
+		if pr.name == r.shown {
+			done.shown = i
+		}
+	}
+	done.result = "(" + fill(r.result, values) + ")"
+	return done, ""
+}
+
+// argument returns the argument of a call whose values add up one by one.
+func (g *grouping) argument(c call, n *node) (arg *node, why string) {
+	text := c.of(g.sql)
+	if n == nil || n.tag != "AGGREF" {
+		return nil, text + " is no plain aggregate"
+	}
+	args := n.nodes("args")
+	switch {
+	case n.has("aggdistinct"):
+		return nil, text + " counts each value once, which needs all values"
+	case n.has("aggorder") || n.text("aggkind") != "n":
+		return nil, text + " needs all values in order"
+	case len(args) > 1:
+		return nil, text + " has no algebra that is exact"
+	case len(args) == 1:
+		return args[0].child("expr"), ""
+	}
+	return nil, ""
+}
+
+// addCall adds a partial of a call. Arguments that are never NULL and are not
+// filtered are counted by the group's own multiplicity.
+func (g *grouping) addCall(pr partialRule, c call, n, arg *node) int {
+	filter := c.suffix.of(g.sql)
+	if pr.kind == countPartial && filter == "" && (arg == nil || g.scope.solid(arg)) {
+		return 0
+	}
+	i := g.add(pr, c.args.of(g.sql), filter, arg)
+	pt := g.partials[i]
+	if pr.result == nil {
+		t := n.oid("aggtype")
+		pt.typ.TypeOID, pt.typ.Type = t, g.a.types[t].Display
+		pt.typ.HasArray = g.a.types[t].HasArray
+		pt.typ.Collation = g.a.collationName(n.oid("aggcollid"), t)
+		if l := n.oid("inputcollid"); l != 0 && pt.typ.Collation == "" {
+			pt.typ.Collation = g.a.collationName(l, t)
+		}
+	}
+	return i
+}
+
+// add adds a partial, or finds the same one.
+func (g *grouping) add(pr partialRule, args, suffix string, arg *node) int {
+	expr := strings.ReplaceAll(pr.call, "#", args) + suffix
+	if i := slices.IndexFunc(g.partials, func(p *partial) bool { return p.expr == expr }); i >= 0 {
+		return i
+	}
+	pt := &partial{partialRule: pr, expr: expr, arg: arg, bare: -1, counts: -1}
+	pt.typ = Column{Name: prefixed("a", len(g.partials)-1), Modifier: -1}
+	if len(g.partials) == 0 {
+		pt.typ.Name = "n"
+	}
+	if pr.result != nil {
+		t := uint32(int8OID)
+		if base := g.a.argType(arg); base != nil {
+			t = pr.result(base)
+			pt.special = pr.kind == sumPartial && base.OID != int2OID && base.OID != int4OID && base.OID != int8OID && base.Name != "money"
+		}
+		pt.typ.TypeOID = t
+		if info := g.a.types[t]; info != nil {
+			pt.typ.Type, pt.typ.HasArray = info.Display, info.HasArray
+		}
+	}
+	if arg != nil && suffix == "" {
+		pt.bare = g.bare(arg)
+	}
+	g.partials = append(g.partials, pt)
+	return len(g.partials) - 1
+}
+
+// bare returns the index of the source column that an expression is, or -1.
+func (g *grouping) bare(e *node) int {
+	at, ok := g.scope.attrOf(e)
+	if !ok || e.tag != "VAR" || kind(g.scope.rte(at.rt)) != rteRelation {
+		return -1
+	}
+	return slices.IndexFunc(g.src.Columns, func(c SourceColumn) bool { return int(c.Num) == at.num })
+}
+
+// result is the expression of an output column over the merged row m: the
+// column's text with groups and aggregates in place. Where something else of the
+// source is left in it, Postgres will say so.
+func (g *grouping) result(i int, t target) string {
+	if k := slices.Index(g.groups, i); k >= 0 {
+		return "m." + prefixed("g", k)
+	}
+	var edits []edit
+	for _, c := range g.calls {
+		if c.start >= t.expr.start && c.end <= t.expr.end {
+			edits = append(edits, edit{c.span, c.result})
+		}
+	}
+	edits = append(edits, g.groupEdits(t.expr, edits)...)
+	for j := range edits {
+		edits[j].start -= t.expr.start
+		edits[j].end -= t.expr.start
+	}
+	return splice(t.expr.of(g.sql), edits...)
+}
+
+// groupEdits replaces the groups that stand within an expression, outside of
+// aggregates. Canonical text writes the same expression in the same words.
+func (g *grouping) groupEdits(within span, taken []edit) []edit {
+	var out []edit
+	for k, gs := range g.sel.groups {
+		words := stripParens(g.sel.within(gs))
+		for i := range g.sel.toks {
+			if i+len(words) > len(g.sel.toks) || !within.holds(g.sel.toks[i]) || !sameWords(g.sel.toks[i:i+len(words)], words) {
+				continue
+			}
+			found := span{g.sel.toks[i].start, g.sel.toks[i+len(words)-1].end}
+			inside := func(e edit) bool { return found.start < e.end && found.end > e.start }
+			if g.sel.isWhole(i, i+len(words)) && !slices.ContainsFunc(taken, inside) && !slices.ContainsFunc(out, inside) {
+				out = append(out, edit{found, "m." + prefixed("g", k)})
+			}
+		}
+	}
+	return out
+}
+
+// within lists the tokens of a span.
+func (s *selectText) within(sp span) []token {
+	return slices.DeleteFunc(slices.Clone(s.toks), func(t token) bool { return !sp.holds(t) })
+}
+
+// isWhole reports whether tokens are no part of a longer name or a call.
+func (s *selectText) isWhole(from, to int) bool {
+	before := from == 0 || s.toks[from-1].text != "."
+	after := to == len(s.toks) || s.toks[to].text != "." && s.toks[to].text != "("
+	return before && after
+}
+
+func sameWords(x, y []token) bool {
+	return len(x) == len(y) && slices.EqualFunc(x, y, func(a, b token) bool { return a.text == b.text })
+}
+
+// stripParens removes parentheses around the whole.
+func stripParens(toks []token) []token {
+	for len(toks) > 2 && toks[0].text == "(" && closes(toks) == len(toks)-1 {
+		toks = toks[1 : len(toks)-1]
+	}
+	return toks
+}
+
+// closes returns the index of the parenthesis that closes the first token.
+func closes(toks []token) int {
+	depth := 0
+	for i, t := range toks {
+		switch t.text {
+		case "(", "[":
+			depth++
+		case ")", "]":
+			depth--
+		}
+		if depth == 0 {
+			return i
+		}
+	}
+	return -1
+}
+
+// hide finds where the stored row holds each partial: in an output column that
+// shows it, else in a hidden column.
+func (g *grouping) hide() {
+	for i, t := range g.sel.targets {
+		for _, c := range g.calls {
+			if c.shown >= 0 && c.span == t.expr && g.partials[c.shown].stored == "" {
+				g.partials[c.shown].stored = g.p.Columns[i].Name
+				g.partials[c.shown].visible = true
+			}
+		}
+	}
+	for i, pt := range g.partials {
+		if pt.stored != "" || i == 0 && !g.needsCount() {
+			continue
+		}
+		pt.stored = g.freeName("mvsync_" + pt.typ.Name)
+		h := pt.typ
+		h.Name = pt.stored
+		h.NotNull = pt.kind == countPartial
+		h.Equal = ""
+		g.p.Hidden = append(g.p.Hidden, h)
+	}
+}
+
+// needsCount reports whether the rows of a group must be counted: to know when
+// it is gone, and where a result asks.
+func (g *grouping) needsCount() bool {
+	return len(g.groups) > 0 || slices.ContainsFunc(g.results, func(r string) bool { return strings.Contains(r, "m.n") })
+}
+
+func (g *grouping) freeName(name string) string {
+	for slices.ContainsFunc(g.p.visible(), func(c Column) bool { return c.Name == name }) {
+		name += "_"
+	}
+	return name
 }

@@ -420,6 +420,7 @@ func (a *analysis) loadTree(ctx context.Context) error {
 			refs.functions = append(refs.functions, op.Function)
 		}
 	}
+	refs.types = append(refs.types, boolOID, int2OID, int4OID, int8OID, textOID, numericOID)
 	if err := a.loadTypes(ctx, refs.types); err != nil {
 		return err
 	}

@@ -196,6 +196,9 @@ type Source struct {
 	WholeRow   bool
 	AppendOnly bool
 	External   bool
+	// Old holds indexes into Columns of those that the strategy's statements read
+	// in old images. Others may be missing there, and are shipped as NULL.
+	Old []int
 	// Identity is the replica identity that the strategy needs: any, full, or
 	// the columns that it must hold, separated by a comma and a space.
 	Identity string

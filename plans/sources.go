@@ -24,9 +24,12 @@ type reads struct {
 
 // readsOf finds what the tree reads of a relation, from the bitmaps by which
 // Postgres checks privileges.
-func (a *analysis) readsOf(oid uint32) reads {
+func (a *analysis) readsOf(oid uint32) reads { return readsIn(a.top.q, oid) }
+
+// readsIn is readsOf for any query tree.
+func readsIn(tree *node, oid uint32) reads {
 	r := reads{columns: map[int]bool{}, onlySelf: true}
-	walk(a.top.q, func(n *node) bool {
+	walk(tree, func(n *node) bool {
 		if n.tag != "QUERY" {
 			return true
 		}
@@ -242,6 +245,7 @@ type needs struct {
 func (a *analysis) requireIdentity(p *Plan, i int, n needs) *Refusal {
 	src := &p.Sources[i]
 	r := a.relations[src.OID]
+	src.Old = src.indexes(n)
 	if src.Producer || src.External {
 		return nil
 	}
@@ -282,6 +286,17 @@ func (a *analysis) requireIdentity(p *Plan, i int, n needs) *Refusal {
 	ref := refuse(ReplicaIdentity, src.Table().String(), reason, suggestion)
 	ref.Position = a.findTable(r)
 	return ref
+}
+
+// indexes are the columns that old images must carry.
+func (s *Source) indexes(n needs) []int {
+	var out []int
+	for i, c := range s.Columns {
+		if n.full || slices.Contains(n.columns, c.Name) {
+			out = append(out, i)
+		}
+	}
+	return out
 }
 
 func wanted(n needs) []string {

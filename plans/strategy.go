@@ -8,6 +8,7 @@ import (
 	"strings"
 	"unicode"
 
+	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
@@ -193,6 +194,9 @@ func imagesInput(name string, src *Source) input {
 // withInputs puts empty inputs in front of a statement.
 func withInputs(sql string, inputs ...input) string {
 	var ctes []string
+	if len(inputs) == 0 {
+		return "SELECT * FROM (" + sql + ") q LIMIT 0"
+	}
 	for _, in := range inputs {
 		var cols, nulls []string
 		for _, c := range in.cols {
@@ -247,7 +251,7 @@ func (a *analysis) wireType(oid uint32) uint32 {
 // confirmError turns Postgres' complaint into a reason to decline; a broken
 // connection is an error.
 func confirmError(err error) (string, error) {
-	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code != pgerrcode.InsufficientPrivilege {
 		return "Postgres does not take its statement: " + pg.Message, nil
 	}
 	return "", fmt.Errorf("try a statement: %w", err)

@@ -81,4 +81,3 @@ func showStatements(p *Plan) string {
 	}
 	return b.String()
 }
-
