@@ -71,7 +71,7 @@ func TestRemove(t *testing.T) {
 
 // TestProgress writes and reads the row of a slot; its updates stay on one page.
 func TestProgress(t *testing.T) {
-	t.Parallel()
+	// Not in parallel: a transaction of another test holds back the pruning of pages.
 	f := newFixture(t, Options{})
 	_, found, err := f.host.ReadProgress(t.Context(), f.db.Pool)
 	require.NoError(t, err)
@@ -89,7 +89,7 @@ func TestProgress(t *testing.T) {
 	got.At = time.Time{}
 	require.Empty(t, cmp.Diff(p, got))
 	require.Equal(t, "1", f.db.Value(t, "SELECT count(*) FROM mvsync.progress"))
-	require.Less(t, f.db.Value(t, "SELECT pg_relation_size('mvsync.progress') / 8192"), "5", "HOT updates")
+	require.Equal(t, "1", f.db.Value(t, "SELECT pg_relation_size('mvsync.progress') / 8192"), "HOT updates")
 
 	other := newHost(Options{Slot: "other"})
 	_, found, err = other.ReadProgress(t.Context(), f.db.Pool)

@@ -59,7 +59,7 @@ func (s *Session) create(ctx context.Context, tx pgx.Tx, l *Layout) error {
 		return err
 	}
 	for _, d := range statements {
-		if _, err := tx.Exec(ctx, d.sql); err != nil {
+		if _, err := tx.Exec(ctx, d.sql, pgx.QueryExecModeExec); err != nil {
 			return fmt.Errorf("%s: %w", d.what, err)
 		}
 	}
@@ -256,8 +256,10 @@ func grantDDL(l *Layout) ([]definition, error) {
 			if strings.EqualFold(role, "public") { // no role may have that name
 				to = "PUBLIC"
 			}
-			out = append(out, definition{"grant " + privilege + " to " + role,
-				"GRANT " + strings.ToUpper(privilege) + " ON " + l.Name.SQL() + " TO " + to})
+			out = append(out, definition{
+				"grant " + privilege + " to " + role,
+				"GRANT " + strings.ToUpper(privilege) + " ON " + l.Name.SQL() + " TO " + to,
+			})
 		}
 	}
 	return out, nil

@@ -26,9 +26,10 @@ func TestIdentifiers(t *testing.T) {
 		t.Run(name.String(), func(t *testing.T) {
 			f := *f
 			f.t = t
-			l := &Layout{Name: name, Key: []int{0}, Query: `SELECT 'it''s' AS "a\b"`, Columns: []Column{
-				{Name: "user", Type: "integer"}, {Name: `we"ird`, Type: "text", NotNull: true}, {Name: long, Type: "text"},
-			}, Hidden: []Column{{Name: "mvsync_n", Type: "bigint"}},
+			l := &Layout{
+				Name: name, Key: []int{0}, Query: `SELECT 'it''s' AS "a\b"`, Columns: []Column{
+					{Name: "user", Type: "integer"}, {Name: `we"ird`, Type: "text", NotNull: true}, {Name: long, Type: "text"},
+				}, Hidden: []Column{{Name: "mvsync_n", Type: "bigint"}},
 				Storage: map[string]string{"fillfactor": "70", "toast.autovacuum_enabled": "off"},
 				Indexes: []string{`UNIQUE ("we""ird")`},
 			}
@@ -70,12 +71,24 @@ func TestKeys(t *testing.T) {
 		want []string
 		dup  string // a row that the key refuses beside (1, NULL)
 	}{
-		{"primary", Layout{Columns: columns, Key: []int{0}},
-			[]string{"CREATE UNIQUE INDEX primary_pkey ON public.\"primary\" USING btree (a)"}, "1, 'x'"},
-		{"nullable", Layout{Columns: columns, Key: []int{1, 0}},
-			[]string{"CREATE UNIQUE INDEX nullable_b_a_key ON public.nullable USING btree (b, a) NULLS NOT DISTINCT"}, "1, NULL"},
-		{"single", Layout{Columns: columns},
-			[]string{"CREATE UNIQUE INDEX single_expr_idx ON public.single USING btree ((true))"}, "2, 'y'"},
+		{
+			"primary",
+			Layout{Columns: columns, Key: []int{0}},
+			[]string{"CREATE UNIQUE INDEX primary_pkey ON public.\"primary\" USING btree (a)"},
+			"1, 'x'",
+		},
+		{
+			"nullable",
+			Layout{Columns: columns, Key: []int{1, 0}},
+			[]string{"CREATE UNIQUE INDEX nullable_b_a_key ON public.nullable USING btree (b, a) NULLS NOT DISTINCT"},
+			"1, NULL",
+		},
+		{
+			"single",
+			Layout{Columns: columns},
+			[]string{"CREATE UNIQUE INDEX single_expr_idx ON public.single USING btree ((true))"},
+			"2, 'y'",
+		},
 		{"hashed", Layout{Columns: columns, Key: []int{1, 0}, HashKey: true}, []string{
 			"CREATE INDEX hashed_b_idx ON public.hashed USING hash (b)",
 			"CREATE UNIQUE INDEX hashed_row_hash_idx ON public.hashed USING btree (mvsync.row_hash(ROW(b, a)))",
@@ -165,9 +178,9 @@ func TestGuard(t *testing.T) {
 				"MERGE INTO %s t USING (SELECT 1 AS k) s ON t.k = s.k WHEN MATCHED THEN DELETE",
 				"WITH x AS (DELETE FROM %s RETURNING 1) SELECT * FROM x",
 			} {
-				e := requireCode(t, pgerrcode.ObjectNotInPrerequisiteState, exec(t.Context(), conn, strings.ReplaceAll(sql, "%s", table)))
-				require.Contains(t, e.Message, table+" is maintained by mvsync")
-				require.Contains(t, e.Hint, "mvsync detach")
+				message, hint := requireCode(t, pgerrcode.ObjectNotInPrerequisiteState, exec(t.Context(), conn, strings.ReplaceAll(sql, "%s", table)))
+				require.Contains(t, message, table+" is maintained by mvsync")
+				require.Contains(t, hint, "mvsync detach")
 			}
 			_, err := conn.PgConn().CopyFrom(t.Context(), strings.NewReader("7\n"), "COPY "+table+" (k) FROM STDIN")
 			requireCode(t, pgerrcode.ObjectNotInPrerequisiteState, err)

@@ -3,6 +3,7 @@ package backing
 import (
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 )
 
@@ -82,4 +83,29 @@ func TestDependentColumns(t *testing.T) {
 			require.Equal(t, []string{"1|" + tc.stored + "|1 -> 1|" + want + "|2"}, lines(r.Effects))
 		})
 	}
+}
+
+// TestConditions compares a table with other rows by the exported conditions.
+func TestConditions(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, Options{})
+	l := f.create(&Layout{Name: Name{"public", "v"}, Key: []int{0}, Columns: []Column{
+		{Name: "The key", Type: "public.citext"}, {Name: "f", Type: "double precision", Dependent: Float}, {Name: "n", Type: "numeric"},
+	}})
+	f.merge(l, Merge{New: "VALUES ('a', 0.1, 1.0), ('b', 0.1, 1.0), (NULL, 5, NULL), ('gone', 1, 1)"})
+	key, same, err := f.session.Conditions(t.Context(), f.session.Conn(), l, "s", "n")
+	require.NoError(t, err)
+	rows, err := f.session.Conn().Query(t.Context(), `SELECT COALESCE(s."The key", n."The key", 'NULL')::text || ' ' ||
+		CASE WHEN s IS NULL THEN 'missing' WHEN n."The key" IS NULL AND n.f IS NULL THEN 'surplus' WHEN `+same+` THEN 'same' ELSE 'differs' END
+		FROM public.v s FULL JOIN (VALUES ('a'::public.citext, 0.10000000000000002::float8, 1.0), ('b', 0.1, 1.00), (NULL, 5, NULL), ('new', 1, 1))
+		n ("The key", f, n) ON `+key+` ORDER BY 1`)
+	require.NoError(t, err)
+	got, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(t, err)
+	require.Equal(t, []string{"NULL same", "a same", "b differs", "gone surplus", "new missing"}, got)
+	one := &Layout{Name: Name{"public", "w"}, Columns: []Column{{Name: "a", Type: "json"}}}
+	key, same, err = f.session.Conditions(t.Context(), f.session.Conn(), one, "s", "n")
+	require.NoError(t, err)
+	require.Equal(t, "true", key)
+	require.NotEmpty(t, same)
 }

@@ -158,13 +158,13 @@ func input(name string, columns []InputColumn, rows ...[]string) Input {
 	return Input{Name: name, Columns: columns, Rows: values(rows...)}
 }
 
-// requireCode requires that the error comes from Postgres with the code, and returns it.
-func requireCode(t testing.TB, code string, err error) *pgconn.PgError {
+// requireCode requires that the error comes from Postgres with the code, and returns what it says.
+func requireCode(t testing.TB, code string, err error) (message, hint string) {
 	t.Helper()
 	var e *pgconn.PgError
 	require.ErrorAs(t, err, &e)
 	require.Equal(t, code, e.Code, e.Message)
-	return e
+	return e.Message, e.Hint
 }
 
 // connect returns a connection of somebody who is not mvsync.

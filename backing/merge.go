@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/bits"
 	"strconv"
 
 	"github.com/jackc/pgerrcode"
@@ -96,9 +97,10 @@ func (s *Session) merge(ctx context.Context, tx pgx.Tx, l *Layout, m *Merge, inp
 	if _, err := tx.Exec(ctx, "SET CONSTRAINTS ALL IMMEDIATE"); err != nil {
 		return Result{}, err
 	}
-	text := s.statement(l, m).text(s.host.catalog, ctes)
+	text := s.edition(l) + s.statement(l, m).text(s.host.catalog, ctes)
 	if m.Append && len(l.Hidden) == 0 && !m.Effects {
 		tag, err := tx.Exec(ctx, text, append([]any{mode}, args...)...)
+		s.inserted[l.ID] += tag.RowsAffected()
 		return Result{Inserted: tag.RowsAffected()}, s.explain(l, err)
 	}
 	// Results in text: the output functions' own, whatever the type.
@@ -108,7 +110,14 @@ func (s *Session) merge(ctx context.Context, tx pgx.Tx, l *Layout, m *Merge, inp
 		return Result{}, s.explain(l, err)
 	}
 	r, err := readResult(rows, l, m)
+	s.inserted[l.ID] += r.Inserted
 	return r, s.explain(l, err)
+}
+
+// edition returns a comment that changes whenever the session has made the table several times larger. A prepared
+// statement keeps its plan until the table is analysed: one made for the empty table would scan it as it grows.
+func (s *Session) edition(l *Layout) string {
+	return fmt.Sprintf("/* %d */ ", (bits.Len64(uint64(s.inserted[l.ID])>>8)+1)/2)
 }
 
 func (s *Session) statement(l *Layout, m *Merge) *statement {
@@ -221,6 +230,19 @@ func row(raw [][]byte) ingest.Row {
 		out[i] = value(raw[i])
 	}
 	return out
+}
+
+// Conditions returns the SQL conditions by which rows of a layout are compared, for aliases of two relations that have its
+// columns by their names: key, that the two are rows of one key, over which hash and merge joins work; same, never NULL,
+// that the stored row is right beside the fresh one (see [Dependence]). A view of one row has the key "true".
+func (s *Session) Conditions(ctx context.Context, q Querier, l *Layout, stored, fresh string) (key, same string, err error) {
+	if err := s.learn(ctx, q, l); err != nil {
+		return "", "", fmt.Errorf("compare rows of %s: %w", l.Name, err)
+	}
+	columns := names(l.Columns)
+	left := func(i int) string { return stored + "." + columns[i] }
+	right := func(i int) string { return fresh + "." + columns[i] }
+	return s.statement(l, &Merge{}).keyJoin(left, right), sameRow(s.types, l.Columns, left, right), nil
 }
 
 // Select is a query over inputs.

@@ -26,8 +26,10 @@ var keyKinds = []keyKind{
 	{name: "text", column: Column{Type: "text"}, classes: [][]string{{""}, {"NULL"}, {"a\tb\n\\N"}, {`\N`}, {`{"x",NULL}`}, {"É"}}},
 	{name: "nocase", column: Column{Type: "text", Collation: `"public"."nocase"`}, classes: [][]string{{"Bob", "bob", "BOB"}, {"NULL"}, {"ann", "Ann"}}},
 	{name: "nocase not null", column: Column{Type: "text", Collation: `"public"."nocase"`, NotNull: true}, classes: [][]string{{"Bob", "bob", "BOB"}, {"ann", "Ann"}}},
-	{name: "nocase representative", column: Column{Type: "text", Collation: `"public"."nocase"`, Dependent: Representative}, dependent: true,
-		classes: [][]string{{"Bob", "bob", "BOB"}, {"NULL"}, {"ann", "Ann"}}},
+	{
+		name: "nocase representative", column: Column{Type: "text", Collation: `"public"."nocase"`, Dependent: Representative}, dependent: true,
+		classes: [][]string{{"Bob", "bob", "BOB"}, {"NULL"}, {"ann", "Ann"}},
+	},
 	{name: "citext", column: Column{Type: "public.citext"}, classes: [][]string{{"Bob", "bob"}, {"NULL"}, {"ann", "Ann"}}},
 	{name: "citext not null", column: Column{Type: "public.citext", NotNull: true}, classes: [][]string{{"Bob", "bob"}, {"ann", "Ann"}}},
 	{name: "numeric", column: Column{Type: "numeric"}, classes: [][]string{{"1.0", "1.00", "1"}, {"NULL"}, {"NaN"}, {"0", "0.000"}}},

@@ -34,16 +34,28 @@ func TestMergeReadsByKey(t *testing.T) {
 	}{
 		{"key by sub-select", Layout{Columns: []Column{integer, text, total}, Key: []int{0}}, none, body},
 		{"key by array", Layout{Columns: []Column{integer, text, total}, Key: []int{0}}, "s.k = ANY ($1::integer[])", body},
-		{"two keys", Layout{Columns: []Column{integer, {Name: "g", Type: "text", NotNull: true}, total}, Key: []int{0, 1}},
-			"(s.k, s.g) IN (SELECT k, g FROM mvsync_new_0)", body},
+		{
+			"two keys",
+			Layout{Columns: []Column{integer, {Name: "g", Type: "text", NotNull: true}, total}, Key: []int{0, 1}},
+			"(s.k, s.g) IN (SELECT k, g FROM mvsync_new_0)", body,
+		},
 		{"companion", Layout{Columns: []Column{integer, text, total}, Key: []int{0}, Hidden: hidden}, none, with},
 		{"companion by array", Layout{Columns: []Column{integer, text, total}, Key: []int{0}, Hidden: hidden}, "s.k = ANY ($1::integer[])", with},
-		{"companion, nullable key", Layout{Columns: []Column{integer, text, total}, Key: []int{1}, Hidden: hidden},
-			"s.g = ANY ($2::text[]) OR (s.g IS NULL AND $3)", with},
-		{"companion, nullable key by sub-select", Layout{Columns: []Column{integer, text, total}, Key: []int{1}, Hidden: hidden},
-			"s.g IN (SELECT g FROM mvsync_new_0)", with},
-		{"companion, hashed key", Layout{Columns: []Column{integer, text, total}, Key: []int{1}, HashKey: true, Hidden: hidden},
-			"s.g = ANY ($2::text[])", few},
+		{
+			"companion, nullable key",
+			Layout{Columns: []Column{integer, text, total}, Key: []int{1}, Hidden: hidden},
+			"s.g = ANY ($2::text[]) OR (s.g IS NULL AND $3)", with,
+		},
+		{
+			"companion, nullable key by sub-select",
+			Layout{Columns: []Column{integer, text, total}, Key: []int{1}, Hidden: hidden},
+			"s.g IN (SELECT g FROM mvsync_new_0)", with,
+		},
+		{
+			"companion, hashed key",
+			Layout{Columns: []Column{integer, text, total}, Key: []int{1}, HashKey: true, Hidden: hidden},
+			"s.g = ANY ($2::text[])", few,
+		},
 	} {
 		l := tc.layout
 		l.Name = Name{"public", tc.name}
@@ -117,8 +129,11 @@ func (f *fixture) plan(l *Layout, touched, mode string) string {
 }
 
 var benchColumns = []Column{
-	{Name: "id", Type: "bigint", NotNull: true}, {Name: "region", Type: "text"}, {Name: "cents", Type: "bigint"},
-	{Name: "price", Type: "numeric(12,2)"}, {Name: "at", Type: "timestamp with time zone"},
+	{Name: "id", Type: "bigint", NotNull: true},
+	{Name: "region", Type: "text"},
+	{Name: "cents", Type: "bigint"},
+	{Name: "price", Type: "numeric(12,2)"},
+	{Name: "at", Type: "timestamp with time zone"},
 }
 
 func benchRow(id int, cents string) []ingest.Value {

@@ -24,6 +24,7 @@ type Session struct {
 	// that rolls back, they are gone.
 	made, wanted map[string]stage
 	staged       staging
+	inserted     map[int64]int64 // by view: rows that this session has inserted, roughly
 }
 
 // staging says what the stages hold in one transaction.
@@ -42,7 +43,7 @@ type stagedRows struct {
 // called, and switches its JIT compilation off. Only the owner of the catalog may do so. Registrations of sessions that
 // have ended are removed.
 func (h *Host) Open(ctx context.Context, conn *pgx.Conn) (*Session, error) {
-	s := &Session{host: h, conn: conn, types: types{}, made: map[string]stage{}, wanted: map[string]stage{}}
+	s := &Session{host: h, conn: conn, types: types{}, made: map[string]stage{}, wanted: map[string]stage{}, inserted: map[int64]int64{}}
 	sessions := h.own("sessions")
 	_, err := conn.Exec(ctx, "DELETE FROM "+sessions+" s WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_stat_activity a"+
 		" WHERE a.pid = s.pid AND a.backend_start = s.backend_start)")

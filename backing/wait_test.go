@@ -93,9 +93,9 @@ func TestWaitErrors(t *testing.T) {
 			conn := f.db.Conn(t)
 			_, err := conn.Exec(ctx, tc.begin, pgx.QueryExecModeSimpleProtocol)
 			require.NoError(t, err)
-			e := requireCode(t, tc.code, exec(ctx, conn, tc.sql))
-			require.Contains(t, e.Message, tc.message)
-			require.NotEmpty(t, e.Hint)
+			message, hint := requireCode(t, tc.code, exec(ctx, conn, tc.sql))
+			require.Contains(t, message, tc.message)
+			require.NotEmpty(t, hint)
 		})
 	}
 	require.Equal(t, "f", f.db.Value(t, "SELECT mvsync.wait('10ms')"), "no progress row yet")
@@ -232,7 +232,7 @@ func writeAndWait(ctx context.Context, conn *pgx.Conn) error {
 		return err
 	}
 	err := conn.QueryRow(ctx, "SELECT pg_visible_in_snapshot($1::text::xid8, snapshot) FROM mvsync.progress", xid).Scan(&seen)
-	if err == nil && !(met && seen) {
+	if err == nil && (!met || !seen) {
 		err = fmt.Errorf("met %v, but transaction %s seen: %v", met, xid, seen)
 	}
 	return err
