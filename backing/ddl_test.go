@@ -103,6 +103,12 @@ func TestKeys(t *testing.T) {
 			f.merge(l, Merge{New: "SELECT 1, NULL", Append: true})
 			_, err := f.tryMerge(l, Merge{New: "SELECT " + tc.dup, Append: true})
 			require.ErrorIs(t, err, ErrDuplicateKey)
+
+			// Detached it is an ordinary table that needs nothing of the catalog's.
+			require.NoError(t, f.host.Detach(t.Context(), f.db.Pool, l))
+			require.Empty(t, f.rows("SELECT indexdef FROM pg_indexes WHERE indexdef LIKE '%row_hash%'"))
+			require.Empty(t, f.rows("SELECT tgname FROM pg_trigger WHERE tgrelid = "+literal(l.Name.SQL())+"::regclass"))
+			f.db.Exec(t, "DELETE FROM "+l.Name.SQL()+"; INSERT INTO "+l.Name.SQL()+" VALUES (1, 'mine')")
 		})
 	}
 	err := f.tryCreate(&Layout{Name: Name{"public", "bad"}, Key: []int{0}, Columns: []Column{{Name: "j", Type: "json"}}})

@@ -170,6 +170,31 @@ func TestDroppedColumnsAndToast(t *testing.T) {
 	require.Len(t, r.Effects[0].Old[1].Text(), 500*32)
 }
 
+// TestReconcile evaluates a body over its source and writes what differs, hidden columns included.
+func TestReconcile(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, Options{})
+	f.db.Exec(t, "CREATE TABLE src (g integer, x integer); INSERT INTO src SELECT i % 3, i FROM generate_series(1, 9) i; INSERT INTO src VALUES (NULL, 1)")
+	l := f.create(&Layout{
+		Name: Name{"public", "v"}, Key: []int{0}, Columns: []Column{{Name: "g", Type: "integer"}, {Name: "sum", Type: "bigint"}},
+		Hidden: []Column{{Name: "mvsync_n", Type: "bigint", NotNull: true}},
+	})
+	reconcile := func() Result {
+		var r Result
+		require.NoError(t, f.tx(func(tx pgx.Tx) (err error) {
+			r, err = f.session.Reconcile(t.Context(), tx, l, "WITH a AS (SELECT * FROM public.src) SELECT g, sum(x), count(x) FROM a GROUP BY g", true)
+			return err
+		}))
+		return r
+	}
+	require.EqualValues(t, 4, reconcile().Inserted)
+	f.db.Exec(t, "DELETE FROM src WHERE g = 0; UPDATE src SET x = 5 WHERE g IS NULL; INSERT INTO src VALUES (1, 0), (7, NULL)")
+	r := reconcile()
+	require.Equal(t, []string{"- -> 7|NULL", "0|18 -> -", "NULL|1 -> NULL|5"}, lines(r.Effects))
+	require.EqualValues(t, 2, r.Unchanged, "of one of them only the hidden count changed")
+	require.Equal(t, []string{"1|12|4", "2|15|3", "7|NULL|0", "NULL|5|1"}, f.storedRows(l))
+}
+
 // TestCompanionHeals merges over a row whose companion row is gone.
 func TestCompanionHeals(t *testing.T) {
 	t.Parallel()
@@ -189,8 +214,13 @@ func TestCompanionHeals(t *testing.T) {
 // TestQuery runs a SELECT over inputs, in both ways of shipping them.
 func TestQuery(t *testing.T) {
 	t.Parallel()
-	for _, rows := range []int{2000, 1} {
-		f := newFixture(t, Options{ArrayRows: rows})
+	for _, mode := range []struct {
+		rows int
+		temp bool
+	}{{2000, true}, {1, true}, {1, false}} {
+		f := newFixture(t, Options{ArrayRows: mode.rows})
+		require.True(t, f.session.temp)
+		f.session.temp = mode.temp // as for a role without the right to make temporary tables
 		err := f.tx(func(tx pgx.Tx) error {
 			for range 2 {
 				got, err := f.session.Query(t.Context(), tx, Select{

@@ -20,7 +20,7 @@ type Merge struct {
 	With []CTE
 	// Args are bound to $1, $2 and so on; see [Array]. Inputs take the numbers after them.
 	Args []any
-	// New is a SELECT of the rows that the body gives now: the layout's columns, then its hidden ones, by position, in
+	// New is a SELECT, without a semicolon, of the rows that the body gives now: the layout's columns, then its hidden ones, by position, in
 	// their types. It may read the CTEs and mvsync_stored, the stored rows under Touched by their column names.
 	New string
 	// Touched is a condition over s, the stored row by its column names, hidden ones included: which stored rows New
