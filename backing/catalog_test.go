@@ -106,7 +106,7 @@ func TestViews(t *testing.T) {
 	ctx, q := t.Context(), f.db.Pool
 	at := time.Date(2024, 5, 6, 7, 8, 9, 0, time.UTC)
 	v := View{
-		Name: Name{"public", "Select"}, State: Failed, Error: "why", Strategy: "full-rebuild", Key: []string{"a", "B"}, Query: "q", Body: "b", Hash: "h",
+		Name: Name{"public", "Select"}, State: Failed, Error: "why", Strategy: "full-rebuild", Key: []string{"a", "B"}, Query: "q", Body: "b", Hash: "h", Fingerprint: "f",
 		AsOf: &AsOf{Snapshot: ingest.Snapshot{Xmin: 3, Xmax: 9, Xip: []uint64{3}}, LSN: 16, Time: at}, Confirm: 8,
 	}
 	require.NoError(t, f.host.AddView(ctx, q, &v))
@@ -198,6 +198,12 @@ func TestRequests(t *testing.T) {
 	}
 	id, err := f.host.Ask(ctx, user, `"Quoted"`, Refresh)
 	require.NoError(t, err)
+	verify, err := f.host.Ask(ctx, user, "v", Verify)
+	require.NoError(t, err)
+	require.NoError(t, f.host.FinishVerify(ctx, daemon, verify, 3, "a row"))
+	found, err := f.host.Request(ctx, daemon, verify)
+	require.NoError(t, err)
+	require.Equal(t, Request{ID: verify, View: l.ID, Action: Verify, At: found.At, Done: true, Rows: 3, Detail: "a row"}, found)
 	f.db.Exec(t, "UPDATE mvsync.request SET done_at = now() - interval '2 days' WHERE id <> $1", id)
 	require.NoError(t, f.host.FinishRequest(ctx, daemon, id, 0, ""))
 	_, err = f.host.Request(ctx, daemon, got[0].ID)
