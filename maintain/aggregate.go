@@ -36,8 +36,11 @@ func (r *round) aggregate(ctx context.Context, v *view) (backing.Result, error) 
 		return sum, &errReads{v}
 	}
 	r.e.observe.ResidualKeys(v.name, len(sum.Rerun))
-	keys := backing.Input{Name: keysName, Columns: inputColumns(arm.KeyColumns), Rows: sum.Rerun}
-	again, err := r.merge(ctx, v, backing.Merge{New: arm.Rerun, Touched: arm.RerunTouched, Effects: effects}, keys)
+	var keys []backing.Input
+	if len(arm.KeyColumns) > 0 { // a view of one row runs all of its body again
+		keys = []backing.Input{{Name: keysName, Columns: inputColumns(arm.KeyColumns), Rows: sum.Rerun}}
+	}
+	again, err := r.merge(ctx, v, backing.Merge{New: arm.Rerun, Touched: arm.RerunTouched, Effects: effects}, keys...)
 	return plus(sum, again), err
 }
 
