@@ -26,7 +26,16 @@ func (r *round) rebuild(ctx context.Context, v *view, reason string) (backing.Re
 	}
 	r.rebuilt[v] = reason
 	m := backing.Merge{New: v.plan.Eval, Effects: len(v.consumers) > 0}
+	coarsened := len(v.plan.Coarsened) > 0
+	if coarsened && v.exists {
+		m.New = oneMember(v.plan, m.New)
+	}
 	if !v.exists {
+		if coarsened {
+			if err := r.collideAtCreate(ctx, v); err != nil {
+				return backing.Result{}, err
+			}
+		}
 		if err := r.create(ctx, v); err != nil {
 			return backing.Result{}, err
 		}

@@ -143,7 +143,9 @@ func (e *Engine) Begin(ctx context.Context, o Origin) error {
 		}
 		e.log.Warn("the stream has a gap; every view is reconciled", "reason", gap)
 		e.observe.Gap(gap)
+		e.gapped = progress.Snapshot
 	}
+	e.recorded = progress.Snapshot
 	rows, err := e.host.Views(ctx, e.side)
 	if err != nil {
 		return err

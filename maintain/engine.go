@@ -88,8 +88,10 @@ type Engine struct {
 	server      server
 	lockTimeout time.Duration
 
-	newest    asOf      // of the last committed round
-	lastRound time.Time // when it committed
+	newest    asOf            // of the last committed round
+	recorded  ingest.Snapshot // of the progress row, as far as this process knows
+	gapped    ingest.Snapshot // of a progress row from which the stream does not go on; zero: none
+	lastRound time.Time       // when it committed
 	confirm   confirmation
 	waiters   bool              // somebody waits in mvsync.wait
 	carry     time.Duration     // pause before carry-overs are looked at again

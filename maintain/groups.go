@@ -92,16 +92,23 @@ func (g *groups) update(c *ingest.Change, pos []int) bool {
 func (g *groups) positions(t *ingest.Table) ([]int, bool) {
 	pos, ok := g.maps[t]
 	if !ok {
-		pos = make([]int, len(g.columns))
-		for i, name := range g.columns {
-			pos[i] = slices.IndexFunc(t.Columns, func(c ingest.Column) bool { return c.Name == name })
-		}
+		pos = namedPositions(t, g.columns)
 		if slices.ContainsFunc(g.used, func(i int) bool { return pos[i] < 0 }) {
 			pos = nil
 		}
 		g.maps[t] = pos
 	}
 	return pos, pos != nil
+}
+
+// namedPositions gives the positions of columns in the rows of a table, -1 for one that
+// it lacks.
+func namedPositions(t *ingest.Table, columns []string) []int {
+	pos := make([]int, len(columns))
+	for i, name := range columns {
+		pos[i] = slices.IndexFunc(t.Columns, func(c ingest.Column) bool { return c.Name == name })
+	}
+	return pos
 }
 
 func (g *groups) contribute(row ingest.Row, pos []int, sign int64, skip func(plans.FoldCell) bool) bool {

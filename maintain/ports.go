@@ -24,6 +24,9 @@ type Stream interface {
 	Position() ingest.LSN
 	// Confirm lets the server discard the log before lsn.
 	Confirm(lsn ingest.LSN)
+	// Rewind forgets what was received, taken or not, and receives everything again
+	// from the confirmed position on. What Take returns afterwards is of that.
+	Rewind()
 }
 
 // ErrBarrier says that the stream did not reach the round's position in time.

@@ -18,7 +18,7 @@ func (r *round) project(ctx context.Context, v *view) (backing.Result, error) {
 	}
 	images, _ := imageInput("mvsync_new_0", src, n.news, nil)
 	m := backing.Merge{New: arm.New, Touched: arm.Touched, Effects: len(v.consumers) > 0}
-	if n.inserts && len(v.plan.Coarsened) == 0 {
+	if n.inserts {
 		// A row that did not exist cannot have stored rows: no need to look for them.
 		m.Append, m.Touched = true, ""
 		return r.merge(ctx, v, m, images)

@@ -92,6 +92,7 @@ func (r *round) committed(ctx context.Context, position ingest.LSN) {
 	e.requests = slices.DeleteFunc(e.requests, func(q backing.Request) bool { return slices.Contains(r.finished, q.ID) })
 	e.confirm = confirmation{position: position}
 	e.newest = asOf{snapshot: r.snapshot, lsn: position, at: now}
+	e.recorded = r.snapshot
 	e.lastRound = now
 	e.carry = carryFirst
 	e.waiters = false // whoever still waits is found by the next look
@@ -118,6 +119,9 @@ func (r *round) settle(v *view, now time.Time) {
 		e.observe.RowsWritten(v.name, "update", int(res.Updated))
 		e.observe.RowsWritten(v.name, "delete", int(res.Deleted))
 		e.observe.RowsSuppressed(v.name, int(res.Unchanged))
+	}
+	if n := r.collisions[v]; n > 0 {
+		e.observe.Collisions(v.name, n)
 	}
 	v.work.reset()
 	v.follows, v.reads, v.sits, v.lock = true, false, 0, ""

@@ -27,13 +27,14 @@ type round struct {
 	opened
 	fed map[*view]fed // consumers that received effective changes of this round
 	// later holds effective changes for consumers that do not move in this round.
-	later    []delivery
-	rebuilt  map[*view]string
-	results  map[*view]backing.Result
-	created  map[*view]uint32 // oids of the tables made in this round
-	left     []*view          // views that followed the progress row, which goes on without them
-	finished []int64          // requests done in this round
-	position ingest.LSN       // what its movers let be confirmed
+	later      []delivery
+	rebuilt    map[*view]string
+	results    map[*view]backing.Result
+	created    map[*view]uint32 // oids of the tables made in this round
+	collisions map[*view]int    // found in this round
+	left       []*view          // views that followed the progress row, which goes on without them
+	finished   []int64          // requests done in this round
+	position   ingest.LSN       // what its movers let be confirmed
 }
 
 // delivery is a producer's effective change on its way to a consumer.
@@ -50,7 +51,7 @@ func (e *Engine) attempt(ctx context.Context) error {
 	started := time.Now()
 	r := &round{
 		e: e, moving: map[*view]bool{}, locked: map[uint32]bool{}, fed: map[*view]fed{},
-		rebuilt: map[*view]string{}, results: map[*view]backing.Result{}, created: map[*view]uint32{},
+		rebuilt: map[*view]string{}, results: map[*view]backing.Result{}, created: map[*view]uint32{}, collisions: map[*view]int{},
 	}
 	err := r.run(context.WithoutCancel(ctx))
 	if err == nil {
@@ -305,6 +306,8 @@ func (r *round) apply(ctx context.Context, v *view) (backing.Result, error) {
 		return r.rebuild(ctx, v, reasonCreate)
 	case v.work.reconcile != "":
 		return r.rebuild(ctx, v, v.work.reconcile)
+	case v.work.writes != nil:
+		return r.coarsened(ctx, v)
 	case v.plan.Projection != nil:
 		return r.project(ctx, v)
 	case v.plan.Aggregate != nil:

@@ -28,7 +28,14 @@ func (e *Engine) connect(ctx context.Context) error {
 	if err := e.connectMain(ctx); err != nil {
 		return err
 	}
-	return e.openSession(ctx)
+	err := e.openSession(ctx)
+	if err == nil {
+		err = e.regain(ctx)
+	}
+	if err != nil {
+		return errors.Join(err, e.main.Close(ctx)) // nothing may be done on it before
+	}
+	return nil
 }
 
 // connectMain opens the session of the rounds and takes the leader's lock on it.

@@ -105,6 +105,8 @@ func (v *view) mayRead() bool {
 	switch {
 	case v.work.reconcile != "" || v.state != Live:
 		return true
+	case v.work.writes != nil:
+		return v.work.retracts
 	case v.plan.Projection != nil:
 		return false
 	case v.plan.Aggregate != nil:

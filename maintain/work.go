@@ -30,6 +30,7 @@ type work struct {
 	plan      *plans.Plan
 	images    []*ingest.Images // one a source; nil where groups are folded
 	groups    *groups          // nil: images are kept
+	writes    *writes          // of a view with a coarsened key, in place of images
 	touched   bool             // something was folded
 	retracts  bool             // an old image was folded
 	reconcile string           // the reason for which the view is to be reconciled, or ""
@@ -40,6 +41,9 @@ func newWork(p *plans.Plan) *work {
 	if p.Aggregate != nil && p.Aggregate.Fold != nil {
 		w.groups = newGroups(p.Aggregate.Fold, columnNames(&p.Sources[0]))
 		return w
+	}
+	if p.Projection != nil && len(p.Coarsened) > 0 {
+		w.writes = newWrites(&p.Sources[0])
 	}
 	for i := range p.Sources {
 		w.images = append(w.images, ingest.NewImages(imageSpec(&p.Sources[i])))
@@ -63,6 +67,9 @@ func columnNames(s *plans.Source) []string {
 func (w *work) reset() {
 	if w.groups != nil {
 		w.groups.reset()
+	}
+	if w.writes != nil {
+		w.writes.reset()
 	}
 	for _, im := range w.images {
 		im.Reset()
@@ -118,7 +125,13 @@ func (w *work) Fold(c *ingest.Change) {
 		if w.plan.Strategy == plans.FullRebuild {
 			continue // what changed does not matter; that something did is enough
 		}
-		if !w.images[i].Add(c) {
+		ok := true
+		if w.writes != nil {
+			ok = w.writes.add(c)
+		} else {
+			ok = w.images[i].Add(c)
+		}
+		if !ok {
 			w.demand(reasonImage)
 			return
 		}
@@ -135,6 +148,9 @@ func (w *work) Bytes() int64 {
 	var n int64
 	if w.groups != nil {
 		n += w.groups.bytes
+	}
+	if w.writes != nil {
+		n += w.writes.bytes
 	}
 	for _, im := range w.images {
 		n += im.Bytes()

@@ -1,0 +1,5 @@
+package collision
+
+import "errors"
+
+var errPending = errors.New("not there yet")
