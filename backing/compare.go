@@ -44,7 +44,7 @@ func keyIndexed(c Column, f typeFacts, x string) []string {
 func sameSQL(c Column, f typeFacts, stored, fresh string) string {
 	switch {
 	case c.Dependent == Float && f.float:
-		return floatSame(stored, fresh)
+		return floatSame(stored, fresh, f.tolerance())
 	case c.Dependent == Representative && f.equal != "":
 		return fmt.Sprintf("CASE WHEN %[3]s OR %[4]s THEN %[3]s AND %[4]s ELSE %[1]s %[5]s %[2]s END",
 			stored, fresh, absent(stored), absent(fresh), f.equal)
@@ -53,19 +53,25 @@ func sameSQL(c Column, f typeFacts, stored, fresh string) string {
 	}
 }
 
-// floatTolerance is how far two evaluations of one float may be apart, relative to the larger.
-const floatTolerance = "1e-9"
+// tolerance is how far two evaluations of one float may be apart, relative to the larger: reals hold no more than six
+// digits.
+func (f typeFacts) tolerance() string {
+	if f.real {
+		return "1e-5"
+	}
+	return "1e-9"
+}
 
 // floatSame compares without overflow and underflow: values of one sign are subtracted, and their difference, which is at
 // least one unit in the last place of the larger, is divided by it.
-func floatSame(stored, fresh string) string {
+func floatSame(stored, fresh, tolerance string) string {
 	s, n := "("+stored+")::pg_catalog.float8", "("+fresh+")::pg_catalog.float8"
 	special := "('NaN', 'Infinity', '-Infinity')"
 	return fmt.Sprintf("CASE WHEN %[1]s IS NULL OR %[2]s IS NULL THEN %[1]s IS NULL AND %[2]s IS NULL"+
 		" WHEN %[1]s = %[2]s THEN true"+
 		" WHEN %[1]s IN %[3]s OR %[2]s IN %[3]s OR (%[1]s < 0) <> (%[2]s < 0) THEN false"+
 		" ELSE abs(%[1]s - %[2]s) / greatest(abs(%[1]s), abs(%[2]s)) <= %[4]s END",
-		s, n, special, floatTolerance)
+		s, n, special, tolerance)
 }
 
 // exactSame returns the SQL condition that the values are the same byte for byte. Both sides must have the same types.

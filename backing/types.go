@@ -12,6 +12,7 @@ type typeFacts struct {
 	array    bool   // it is an array, which has no array type of its own
 	hasArray bool   // there is an array type over it
 	float    bool   // float4 or float8, or a domain over one
+	real     bool   // float4, or a domain over it
 	row      bool   // a composite type, or a domain over one
 	hash     bool   // its equality can be hashed
 	// delimiter stands between the elements of an array's text: a comma but for box, PostGIS geometries and the like.
@@ -51,6 +52,7 @@ SELECT a.name,
 	bt.typcategory = 'A' AND bt.typarray = 0,
 	at.typarray <> 0,
 	bt.oid IN ('float4'::regtype, 'float8'::regtype),
+	bt.oid = 'float4'::regtype,
 	at.typdelim::text,
 	bt.typtype = 'c',
 	EXISTS (SELECT FROM pg_catalog.pg_opclass c JOIN pg_catalog.pg_am m ON m.oid = c.opcmethod
@@ -82,7 +84,7 @@ func (t types) learn(ctx context.Context, q Querier, names []string) error {
 		var name string
 		var f typeFacts
 		var delimiter string
-		if err := rows.Scan(&name, &f.equal, &f.array, &f.hasArray, &f.float, &delimiter, &f.row, &f.hash); err != nil {
+		if err := rows.Scan(&name, &f.equal, &f.array, &f.hasArray, &f.float, &f.real, &delimiter, &f.row, &f.hash); err != nil {
 			return fmt.Errorf("look up types: %w", err)
 		}
 		f.delimiter = delimiter[0]

@@ -199,7 +199,7 @@ func (c *comparison) equivalent(ctx context.Context, stored, wanted []string) (b
 			return false, nil
 		}
 		if col.Dependent == plans.Float {
-			if !near(s[1:], w[1:]) {
+			if !near(s[1:], w[1:], tolerance(col.Type)) {
 				return false, nil
 			}
 			continue
@@ -216,14 +216,23 @@ func (c *comparison) equivalent(ctx context.Context, stored, wanted []string) (b
 	return true, nil
 }
 
-// near reports whether two printed floats are equal within 1e-9 relative.
-func near(a, b string) bool {
+// tolerance is how far two evaluations of one float may be apart, relative to the
+// larger: reals hold no more than six digits.
+func tolerance(typ string) float64 {
+	if typ == "real" {
+		return 1e-5
+	}
+	return 1e-9
+}
+
+// near reports whether two printed floats are equal within a relative tolerance.
+func near(a, b string, within float64) bool {
 	x, errX := strconv.ParseFloat(a, 64)
 	y, errY := strconv.ParseFloat(b, 64)
 	if errX != nil || errY != nil || math.IsNaN(x) || math.IsNaN(y) || math.IsInf(x, 0) || math.IsInf(y, 0) {
 		return false
 	}
-	return math.Abs(x-y) <= 1e-9*max(math.Abs(x), math.Abs(y))
+	return math.Abs(x-y) <= within*max(math.Abs(x), math.Abs(y))
 }
 
 func show(row []string) string {
