@@ -1,6 +1,9 @@
 package plans
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // keyMatch builds the condition that a row's columns are among the keys of an
 // input. It starts with a condition on each column alone, an array that Postgres
@@ -46,9 +49,12 @@ func equalOp(c Column) string {
 
 // sameKey compares the columns of two aliases, NULL with NULL. A comparison of
 // columns that cannot be NULL comes first, so that it can be hashed; without
-// one, where nothing weaker than bytes is compared, whole records are.
+// one, whole records are, where no collation of ours is lost by that.
 func sameKey(alias string, columns []Column, other, prefix string) string {
 	var hashed, rest []string
+	if len(columns) > 1 && !slices.ContainsFunc(columns, func(c Column) bool { return c.NotNull || c.Collation != "" }) {
+		return wholeKey(alias, columns, other, prefix)
+	}
 	for i, c := range columns {
 		l, r := alias+"."+quoteAlways(c.Name), other+"."+prefixed(prefix, i)
 		if c.NotNull {
@@ -58,6 +64,15 @@ func sameKey(alias string, columns []Column, other, prefix string) string {
 		rest = append(rest, "("+l+" "+equalOp(c)+" "+r+" OR "+l+" IS NULL AND "+r+" IS NULL)")
 	}
 	return strings.Join(append(hashed, rest...), " AND ")
+}
+
+// wholeKey compares the columns as one record, which can be hashed.
+func wholeKey(alias string, columns []Column, other, prefix string) string {
+	theirs := make([]string, len(columns))
+	for i := range columns {
+		theirs[i] = other + "." + prefixed(prefix, i)
+	}
+	return "ROW(" + qualify(alias, columns) + ")::record = ROW(" + join(theirs) + ")::record"
 }
 
 // keyColumns are the columns k0, k1, ... that carry keys of the given columns.
