@@ -132,9 +132,12 @@ func (s *Stream) ask() {
 
 // advance raises the position, and lets barriers go. reply tells that the server spoke of its position, which the
 // barriers that still wait want to know.
-func (s *Stream) advance(position ingest.LSN, reply bool) {
+func (s *Stream) advance(l *link, position ingest.LSN, reply bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.link != l {
+		return // rewound
+	}
 	s.health.LastMessage = time.Now()
 	s.raise(position)
 	if !reply {

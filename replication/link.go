@@ -274,7 +274,7 @@ func (l *link) data(data []byte) error {
 		if err != nil {
 			return fmt.Errorf("%w: %w", ErrProtocol, err)
 		}
-		l.stream.advance(alive.ServerWALEnd, true)
+		l.stream.advance(l, alive.ServerWALEnd, true)
 		if alive.ReplyRequested {
 			return l.status(false)
 		}
@@ -303,9 +303,9 @@ func (l *link) wal(message []byte) error {
 	switch {
 	case tx == nil:
 	case tx.Changes == nil: // received before
-		l.stream.advance(tx.EndLSN, false)
+		l.stream.advance(l, tx.EndLSN, false)
 	default:
-		l.stream.receive(tx)
+		return l.stream.receive(l, tx)
 	}
 	return nil
 }

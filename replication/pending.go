@@ -2,6 +2,7 @@ package replication
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -10,7 +11,7 @@ import (
 )
 
 // receive takes over a complete transaction.
-func (s *Stream) receive(tx *ingest.Transaction) {
+func (s *Stream) receive(l *link, tx *ingest.Transaction) error {
 	counts := tally{}
 	memory, spooled := tx.Changes.Bytes(), int64(0)
 	switch changes := tx.Changes.(type) {
@@ -25,6 +26,9 @@ func (s *Stream) receive(tx *ingest.Transaction) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.link != l {
+		return errors.Join(errRewound, tx.Changes.Close())
+	}
 	s.pending = append(s.pending, tx)
 	s.memory += memory + transactionOverhead
 	s.spooled += spooled
@@ -36,6 +40,32 @@ func (s *Stream) receive(tx *ingest.Transaction) {
 		s.fill()
 	}
 	s.signal()
+	return nil
+}
+
+// errRewound ends a connection whose transactions are received again by another one.
+var errRewound = errors.New("the stream was rewound")
+
+// Rewind forgets what was received, taken or not, and receives everything again from the confirmed position on: where
+// what was made of it is lost, as after a crash of the server. What [Stream.Take] returns afterwards is of that.
+func (s *Stream) Rewind() {
+	s.mu.Lock()
+	pending, l := s.pending, s.link
+	s.pending, s.memory, s.spooled, s.link = nil, 0, 0, nil
+	s.received, s.position = 0, s.confirmed
+	if s.room != nil {
+		close(s.room)
+		s.room = nil
+	}
+	s.mu.Unlock()
+	for _, tx := range pending {
+		if err := tx.Changes.Close(); err != nil {
+			s.log.Debug("let go of a transaction", "err", err)
+		}
+	}
+	if l != nil {
+		_ = l.conn.Close() // its reader ends, and another connection begins
+	}
 }
 
 // transactionOverhead is about what a transaction takes beside its changes.
