@@ -5,96 +5,106 @@ import (
 	"strings"
 )
 
-// Order sorts declarations so that each comes after those that it reads. Views that
-// read themselves, directly or through others, are refused with the path, and so
-// are views that read a refused one. A declaration that cannot be parsed keeps its
-// place: compiling it says what is wrong.
-func Order(declarations []Declaration, searchPath []string) ([]Declaration, map[Name]*Refusal) {
-	o := ordering{
-		byName: map[Name]Declaration{}, searchPath: searchPath,
-		state: map[Name]int{}, refused: map[Name]*Refusal{},
+// Order sorts declarations so that every view comes after those that it reads.
+// Views on a cycle, and those that read themselves, are refused; what reads a
+// refused view is left in its place, and Compile will say what it misses. A query
+// that cannot be parsed reads nothing here: Compile says why.
+func Order(ds []Declaration, o Options) ([]Declaration, map[Name]*Refusal) {
+	path := o.SearchPath
+	if len(path) == 0 {
+		path = []string{"public"}
 	}
-	if len(searchPath) == 0 {
-		o.searchPath = []string{"public"}
+	s := &sorter{ds: ds, at: map[Name]int{}, state: make([]visit, len(ds)), refused: map[Name]*Refusal{}}
+	for i, d := range ds {
+		s.at[d.Name] = i
 	}
-	for _, d := range declarations {
-		o.byName[d.Name] = d
+	for _, d := range ds {
+		s.reads = append(s.reads, s.producers(d, path))
 	}
-	for _, d := range declarations {
-		o.visit(d, nil)
+	for i := range ds {
+		s.visit(i, nil)
 	}
-	return o.out, o.refused
+	return s.out, s.refused
 }
 
-type ordering struct {
-	byName     map[Name]Declaration
-	searchPath []string
-	state      map[Name]int // 1: being visited, 2: done
-	refused    map[Name]*Refusal
-	out        []Declaration
+type visit int
+
+const (
+	unseen visit = iota
+	open
+	done
+)
+
+// sorter is a depth-first search.
+type sorter struct {
+	ds      []Declaration
+	at      map[Name]int
+	reads   [][]int
+	state   []visit
+	out     []Declaration
+	refused map[Name]*Refusal
 }
 
-// visit places a declaration behind those that it reads; path leads to it.
-func (o *ordering) visit(d Declaration, path []Name) {
-	if o.state[d.Name] != 0 {
-		return
+// producers are the declared views that a query names. A name without a schema
+// is looked for along the search path.
+func (s *sorter) producers(d Declaration, path []string) []int {
+	if checkSize(d.Query) != nil {
+		return nil
 	}
-	o.state[d.Name] = 1
-	path = append(path, d.Name)
-	for _, name := range o.reads(d) {
-		if o.state[name] == 1 {
-			o.refuseCycle(path[slices.Index(path, name):])
-			continue
-		}
-		o.visit(o.byName[name], path)
-		if o.refused[name] != nil && o.refused[d.Name] == nil {
-			o.refused[d.Name] = refuse(Invalid, name.String(), "it is a view that is refused itself", "mend that view first")
-		}
-	}
-	o.state[d.Name] = 2
-	if o.refused[d.Name] == nil {
-		o.out = append(o.out, d)
-	}
-}
-
-// refuseCycle refuses every view of a cycle; a cycle of one reads itself.
-func (o *ordering) refuseCycle(cycle []Name) {
-	steps := make([]string, 0, len(cycle)+1)
-	for _, n := range append(slices.Clone(cycle), cycle[0]) {
-		steps = append(steps, n.String())
-	}
-	for _, n := range cycle {
-		if o.refused[n] != nil {
-			continue
-		}
-		if len(cycle) == 1 {
-			o.refused[n] = refuse(SelfReference, n.String(), "the view reads itself",
-				"read its sources instead; a recursive query (WITH RECURSIVE) may refer to itself under a name of its own")
-			continue
-		}
-		o.refused[n] = refuse(Cycle, strings.Join(steps, " -> "), "the views read each other in a circle",
-			"let one of them read the sources of the other")
-	}
-}
-
-// reads lists the declared views whose names the body uses.
-func (o *ordering) reads(d Declaration) []Name {
 	names, err := readNames(d.Query)
 	if err != nil {
 		return nil
 	}
-	var out []Name
+	var out []int
 	for _, n := range names {
-		schemas := []string{n.Schema}
-		if n.Schema == "" {
-			schemas = o.searchPath
+		schemas := path
+		if n.Schema != "" {
+			schemas = []string{n.Schema}
 		}
-		for _, s := range schemas {
-			if _, ok := o.byName[Name{s, n.Name}]; ok {
-				out = append(out, Name{s, n.Name})
+		for _, schema := range schemas {
+			if i, ok := s.at[Name{schema, n.Name}]; ok {
+				out = append(out, i)
 				break
 			}
 		}
 	}
-	return out
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+func (s *sorter) visit(i int, path []int) {
+	switch s.state[i] {
+	case done:
+		return
+	case open:
+		s.cycle(path[slices.Index(path, i):])
+		return
+	case unseen:
+	}
+	s.state[i] = open
+	path = append(path, i)
+	for _, r := range s.reads[i] {
+		s.visit(r, path)
+	}
+	s.state[i] = done
+	if s.refused[s.ds[i].Name] == nil {
+		s.out = append(s.out, s.ds[i])
+	}
+}
+
+// cycle refuses every view on it, and names the way round.
+func (s *sorter) cycle(on []int) {
+	names := make([]string, 0, len(on)+1)
+	for _, i := range on {
+		names = append(names, s.ds[i].Name.String())
+	}
+	way := strings.Join(append(names, names[0]), " → ")
+	for _, i := range on {
+		name := s.ds[i].Name
+		r := refuse(Cycle, name.String(), "views read each other in a circle: "+way, "let one of them read the tables below instead")
+		if len(on) == 1 {
+			r = refuse(SelfReference, name.String(), "the view reads itself ("+way+")", "read the tables below it instead")
+		}
+		s.refused[name] = r
+	}
 }

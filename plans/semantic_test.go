@@ -325,7 +325,7 @@ func TestStatements(t *testing.T) {
 		b.exec("BEGIN")
 		b.exec("SET LOCAL search_path = ''")
 		b.fill()
-		for round := range 25 {
+		for round := range 10 {
 			for i := range p.Sources {
 				b.snapshot(i, "before")
 			}
