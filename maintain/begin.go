@@ -62,7 +62,7 @@ func (e *Engine) inspect(ctx context.Context) error {
 			return err
 		}
 		if refusal == nil {
-			refusal = refusedProducer(v, kept)
+			refusal = refusedProducer(v, kept, rows)
 		}
 		if refusal != nil {
 			e.refuse(v.decl.Name, refusal)
@@ -74,8 +74,19 @@ func (e *Engine) inspect(ctx context.Context) error {
 	return nil
 }
 
-// refusedProducer refuses a view that reads one which was refused just now.
-func refusedProducer(v *view, kept []*view) *plans.Refusal {
+// refusedProducer refuses a view that reads one which is not maintained: its table
+// stands still, and is no source of its own.
+func refusedProducer(v *view, kept []*view, rows []backing.View) *plans.Refusal {
+	for i := range v.plan.Sources {
+		s := &v.plan.Sources[i]
+		if !s.Producer && slices.ContainsFunc(rows, func(r backing.View) bool { return r.Table == s.OID && s.OID != 0 }) {
+			return &plans.Refusal{
+				Code: plans.Invalid, Construct: s.Table().String(), Position: -1,
+				Reason:     "it is the table of a view that is not maintained now, being refused or no longer declared",
+				Suggestion: "mend or declare that view again, or read its sources",
+			}
+		}
+	}
 	for _, p := range v.producers {
 		if !slices.Contains(kept, p) {
 			return &plans.Refusal{

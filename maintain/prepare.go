@@ -19,7 +19,7 @@ func (e *Engine) Prepare(ctx context.Context) (int, error) {
 		return 0, err
 	}
 	e.views, e.refused = nil, nil
-	ordered, refused := plans.Order(e.o.Views, e.o.Planner.SearchPath)
+	ordered, refused := plans.Order(e.o.Views, e.o.Planner)
 	for _, d := range e.o.Views {
 		if r := refused[d.Name]; r != nil {
 			e.refuse(d.Name, r)
