@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,6 +38,8 @@ type Options struct {
 	// Wrap replaces the stream that the engine sees, to do it wrong on purpose.
 	Wrap func(maintain.Stream) maintain.Stream
 	Log  io.Writer // default: the test's log
+	// Level leaves out less important lines of the log; default: none.
+	Level slog.Level
 	// Once makes the engine bring every view to now and end.
 	Once bool
 	URL  string // default: the database's
@@ -77,7 +80,7 @@ func Start(t testing.TB, db *pgtest.DB, o Options) *Daemon {
 // Launch is Start that leaves errors of the start to the caller.
 func Launch(t testing.TB, db *pgtest.DB, o Options) (*Daemon, error) {
 	t.Helper()
-	log := slog.New(slog.NewTextHandler(logWriter(t, o.Log), &slog.HandlerOptions{Level: slog.LevelDebug}))
+	log := slog.New(slog.NewTextHandler(logWriter(t, o.Log), &slog.HandlerOptions{Level: cmp.Or(o.Level, slog.LevelDebug)}))
 	if o.URL == "" {
 		o.URL = db.URL
 	}

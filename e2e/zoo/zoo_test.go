@@ -1,0 +1,217 @@
+package zoo
+
+import (
+	"cmp"
+	"context"
+	"flag"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mvsync/mvsync/e2e/daemon"
+	"github.com/mvsync/mvsync/e2e/pgtest"
+	"github.com/mvsync/mvsync/e2e/workload"
+	"github.com/mvsync/mvsync/maintain"
+	"github.com/mvsync/mvsync/plans"
+)
+
+var (
+	rounds = flag.Int64("zoo.rounds", 300, "rounds of TestZoo")
+	seed   = flag.Uint64("zoo.seed", 0, "seed of the workloads; 0: a random one")
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// roundLimit is the time that a round may take on a slow machine with the race
+// detector on; a test gives up after this much for each.
+const roundLimit = 5 * time.Second
+
+// TestStrategies: each shape gets the strategy of the list.
+func TestStrategies(t *testing.T) {
+	t.Parallel()
+	db := fixtures(t, map[string]workload.Identity{"*": workload.IdentityFull})
+	conn := db.Conn(t)
+	producers := map[plans.Name]*plans.Plan{}
+	for _, s := range shapes {
+		d := daemon.View(s.name, s.body)
+		p, err := plans.Compile(t.Context(), conn, d, plans.Options{Producers: producers})
+		switch {
+		case err != nil && unplanned[s.name]:
+			t.Logf("%s is refused: %v", s.name, err)
+			continue
+		case err != nil:
+			t.Errorf("%s: %v", s.name, err)
+			continue
+		case unplanned[s.name]:
+			t.Errorf("%s is planned as %s now: take it off the list of those that are not", s.name, p.Strategy)
+		case awaiting[s.name] && p.Strategy == s.want:
+			t.Errorf("%s is planned as %s now: take it off the list of those that await it", s.name, p.Strategy)
+		case !awaiting[s.name] && p.Strategy != s.want:
+			t.Errorf("%s is planned as %s, want %s: %s", s.name, p.Strategy, s.want, p.Declined[s.want])
+		}
+		producers[d.Name] = p
+	}
+}
+
+// TestZoo: every shape and every twin is exact in each round, under four writers that
+// do all that transactions may do, half of them without waiting for the log.
+func TestZoo(t *testing.T) {
+	t.Parallel()
+	db := fixtures(t, map[string]workload.Identity{"*": workload.IdentityFull})
+	d := keep(t, db, daemon.Options{Views: views(shapes, true), Bodies: agreement()})
+	run(t, db, d, *rounds, workload.Options{})
+	requireArms(t, d, shapes)
+}
+
+// agreement compares each twin with its shape instead of the body.
+func agreement() map[plans.Name]string {
+	bodies := map[plans.Name]string{}
+	for _, s := range shapes {
+		if !s.coarsened() {
+			bodies[plans.Name{Schema: "public", Name: twinOf(s.name)}] = "select * from " + s.name
+		}
+	}
+	return bodies
+}
+
+// fixtures makes a database with every table that the shapes read, with some rows.
+func fixtures(t *testing.T, identities map[string]workload.Identity) *pgtest.DB {
+	t.Helper()
+	db := pgtest.New(t)
+	conn := db.Conn(t)
+	ctx := t.Context()
+	require.NoError(t, workload.Create(ctx, conn, identities))
+	db.Exec(t, extra)
+	for _, table := range []string{"parent", "child"} {
+		if identity := cmp.Or(identities[table], identities["*"]); identity != "" {
+			db.Exec(t, fmt.Sprintf("ALTER TABLE %s REPLICA IDENTITY %s", table, identity))
+		}
+	}
+	require.NoError(t, workload.Seed(ctx, conn, tables(t, db), rand.New(rand.NewPCG(seedOf(), 0))))
+	db.Exec(t, "DELETE FROM acct") // views with a coarsened key cannot begin with rows that collide
+	return db
+}
+
+// tables describes the shared fixtures and those of the zoo alone.
+func tables(t *testing.T, db *pgtest.DB) workload.Spec {
+	t.Helper()
+	own, err := workload.Reflect(t.Context(), db.Pool, "parent", "child")
+	require.NoError(t, err)
+	spec := workload.Fixtures()
+	spec.Tables = append(spec.Tables, own.Tables...)
+	return spec
+}
+
+// seedOf is the seed of this process's workloads.
+func seedOf() uint64 {
+	if *seed == 0 {
+		*seed = rand.Uint64N(1 << 32)
+	}
+	return *seed
+}
+
+// keep starts a daemon with planning options that accept what the fixtures have.
+func keep(t *testing.T, db *pgtest.DB, o daemon.Options) *daemon.Daemon {
+	t.Helper()
+	o.Level = slog.LevelWarn
+	d := daemon.Start(t, db, o)
+	pgtest.Eventually(t, 2*time.Minute, func() error { return live(d) })
+	return d
+}
+
+// live says which views are not live, and why.
+func live(d *daemon.Daemon) error {
+	status := d.Engine.Status()
+	var not []string
+	for _, v := range status.Views {
+		if v.State != maintain.Live {
+			not = append(not, fmt.Sprintf("%s is %s: %v", v.Name, v.State, v.Err))
+		}
+	}
+	if len(status.Views) == 0 || len(not) > 0 {
+		return fmt.Errorf("%d views; %s", len(status.Views), strings.Join(not, "; "))
+	}
+	return nil
+}
+
+// run keeps writers busy until the daemon has made so many rounds, each of them
+// checked, then lets it come to rest. On a failure it prints what is needed to see
+// it again.
+func run(t *testing.T, db *pgtest.DB, d *daemon.Daemon, n int64, o workload.Options) {
+	t.Helper()
+	w := write(t, db, o)
+	err := d.Reach(d.Rounds()+n, time.Duration(n)*roundLimit)
+	w.stop(t)
+	if err == nil {
+		require.Equal(t, "t", db.Value(t, "SELECT mvsync.wait('60s')"))
+		err = live(d)
+	}
+	t.Logf("%d rounds, seed %d: %s", d.Rounds(), seedOf(), w.Counters())
+	if err == nil && len(d.Mismatches()) == 0 {
+		return
+	}
+	for _, e := range w.Journal() {
+		t.Log(e)
+	}
+	t.Fatalf("seed %d: %v (the journal above holds the last transactions of each writer)", seedOf(), err)
+}
+
+// writers is a workload in the background.
+type writers struct {
+	*workload.Workload
+	done chan error
+	pool *pgxpool.Pool
+}
+
+func write(t *testing.T, db *pgtest.DB, o workload.Options) *writers {
+	t.Helper()
+	config, err := pgxpool.ParseConfig(db.URL)
+	require.NoError(t, err)
+	config.MaxConns = 8
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	require.NoError(t, err)
+	if len(o.Spec.Tables) == 0 {
+		o.Spec = tables(t, db)
+	}
+	o.Seed, o.AsyncHalf, o.Truncate, o.TwoPhase, o.Journal = seedOf(), true, true, true, 15
+	w, err := workload.New(pool, o)
+	require.NoError(t, err)
+	run := &writers{Workload: w, done: make(chan error, 1), pool: pool}
+	ctx := context.WithoutCancel(t.Context()) // stopped by stop, also after a failure
+	go func() { run.done <- w.Run(ctx) }()
+	t.Cleanup(func() { run.stop(t) })
+	return run
+}
+
+// stop ends the writers; it may be called again.
+func (w *writers) stop(t *testing.T) {
+	t.Helper()
+	w.Stop()
+	if err, ok := <-w.done; ok {
+		close(w.done)
+		w.pool.Close()
+		if err != nil {
+			t.Errorf("the workload failed: %v", err)
+		}
+	}
+}
+
+// requireArms checks that what was exact was not exact by rebuilding alone.
+func requireArms(t *testing.T, d *daemon.Daemon, list []shape) {
+	t.Helper()
+	for _, s := range list {
+		if !s.arm() {
+			continue
+		}
+		name := d.View(s.name).Name
+		if d.Tally.Arms(name) <= 0 {
+			t.Errorf("%s was never maintained by its arm: %d times maintained, rebuilt %v", s.name, d.Tally.Maintained(name), d.Tally.Reasons(name))
+		}
+	}
+}
