@@ -2,6 +2,7 @@ package maintain
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -22,6 +23,7 @@ type auditor struct {
 	last     time.Time // when the last continuous job began
 	next     int       // index of the next view of the continuous audit
 	done     chan audited
+	cancel   context.CancelFunc // of the comparison that done is for
 }
 
 // auditJob asks for one view; request is 0 for the continuous audit.
@@ -170,11 +172,13 @@ func (a *auditor) roundCommitted(ctx context.Context, r *round) {
 		a.done <- audited{job: job, err: err}
 		return
 	}
+	a.cancel = cancel
 	done := a.done
 	c := comparison{plan: job.view.plan, body: body, table: conn, bodySQL: bodyOf(job.view)}
-	if len(job.view.producers) == len(job.view.plan.Sources) {
+	if job.view.plan.Inlined == "" && len(job.view.producers) > 0 {
 		c.body = conn // W sees the producers as they were at T; V saw them before
 	}
+	a.cancel = cancel
 	go func() {
 		defer cancel()
 		verdict, err := c.run(ctx)
@@ -191,9 +195,26 @@ func bodyOf(v *view) string {
 	return v.plan.Body
 }
 
-// close ends session V; its transaction only read.
+// stop ends a comparison that is under way.
+func (a *auditor) stop() {
+	if a.done != nil {
+		if a.cancel != nil {
+			a.cancel()
+		}
+		<-a.done
+		a.done = nil
+	}
+	a.close()
+}
+
+// close ends a comparison that runs, and session V; both only read.
 func (a *auditor) close() {
-	if a.body != nil && a.done == nil {
+	if a.done != nil && a.cancel != nil {
+		a.cancel()
+		<-a.done
+		a.done = nil
+	}
+	if a.body != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		_ = a.body.Close(ctx)
@@ -218,6 +239,9 @@ func (e *Engine) audited(ctx context.Context, res audited) error {
 		e.log.Log(ctx, level, "view compared with its body", "view", v.name, "rows", verdict.Rows, "differing_rows", verdict.Differing)
 	}
 	if res.job.request == 0 {
+		if res.err != nil && !errors.Is(res.err, errNotCompared) {
+			e.log.Warn("a view could not be compared with its body", "view", v.name, "err", redact(res.err))
+		}
 		return nil
 	}
 	if verdict.Skipped != "" {

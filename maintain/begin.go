@@ -156,7 +156,7 @@ func (e *Engine) Begin(ctx context.Context, o Origin) error {
 		e.observe.Gap(gap)
 		e.gapped = progress.Snapshot
 	}
-	e.recorded = progress.Snapshot
+	e.recorded, e.reached = progress.Snapshot, progress.LSN
 	rows, err := e.host.Views(ctx, e.side)
 	if err != nil {
 		return err

@@ -91,6 +91,7 @@ type Engine struct {
 	newest    asOf            // of the last committed round
 	recorded  ingest.Snapshot // of the progress row, as far as this process knows
 	gapped    ingest.Snapshot // of a progress row from which the stream does not go on; zero: none
+	reached   ingest.LSN      // L of the last committed round
 	lastRound time.Time       // when it committed
 	confirm   confirmation
 	waiters   bool              // somebody waits in mvsync.wait
@@ -184,7 +185,7 @@ func (e *Engine) Run(ctx context.Context, stream Stream) error {
 			return e.stopped(ctx, err)
 		}
 		if err := e.attempt(ctx); err != nil {
-			return err
+			return e.stopped(ctx, err)
 		}
 	}
 }
@@ -208,8 +209,10 @@ func (e *Engine) RunOnce(ctx context.Context, stream Stream) error {
 		if err := e.attempt(ctx); err != nil {
 			return err
 		}
-		if err := ctx.Err(); err != nil {
+		select {
+		case <-ctx.Done():
 			return context.Cause(ctx)
+		case <-time.After(carryFirst): // a transaction that is not visible yet
 		}
 	}
 }

@@ -23,6 +23,8 @@ type groups struct {
 	rows    map[string]*group
 	key     []byte // scratch
 	bytes   int64
+	// cellBytes is the memory of a group's cells: decimals stand apart.
+	cellBytes int64
 }
 
 // group is the net contribution of a batch to one group.
@@ -48,14 +50,24 @@ func newGroups(fold *plans.Fold, columns []string) *groups {
 		used = append(used, c.Argument)
 	}
 	slices.Sort(used)
-	return &groups{
+	g := &groups{
 		fold: fold, columns: columns, used: slices.Compact(used),
 		maps: map[*ingest.Table][]int{}, rows: map[string]*group{},
 	}
+	for _, c := range fold.Cells {
+		g.cellBytes += 32
+		if c.Op == plans.FoldSum && !c.Integer {
+			g.cellBytes += 64
+		}
+	}
+	return g
 }
 
 func (g *groups) reset() {
 	g.rows, g.bytes = map[string]*group{}, 0
+	if len(g.maps) > 1000 { // descriptions of tables long redefined
+		clear(g.maps)
+	}
 }
 
 // add takes a change; false says that it cannot be folded.
@@ -152,7 +164,7 @@ func (g *groups) group(row ingest.Row, pos []int) *group {
 		gr.key[i] = clone(row[pos[k]])
 	}
 	g.rows[string(key)] = gr
-	g.bytes += 200 + int64(2*len(key)) + int64(32*len(gr.cells))
+	g.bytes += 200 + int64(2*len(key)) + g.cellBytes
 	return gr
 }
 

@@ -105,8 +105,12 @@ func (e *Engine) advance(ctx context.Context, now time.Time) error {
 		return err
 	}
 	e.looked = now
-	if _, err := e.batch.Fold(l.snapshot); err != nil {
-		return &fatalError{err}
+	// What is newer than the snapshot that the next round imports must not be folded
+	// before that round.
+	if e.audit.imported == "" {
+		if _, err := e.batch.Fold(l.snapshot); err != nil {
+			return &fatalError{err}
+		}
 	}
 	if e.batch.Len() > 0 {
 		e.carry = min(max(e.carry, carryFirst)*2, pollEvery) // carry-overs alone open no round
@@ -169,7 +173,7 @@ func (e *Engine) roundDue(now time.Time) bool {
 	if e.drain.target != 0 {
 		return false
 	}
-	return e.anyDue(now) || e.stream.Position() > e.newest.lsn+heartbeat
+	return e.anyDue(now) || e.stream.Position() > e.reached+heartbeat
 }
 
 // poll looks for waiters, requests and changes of the catalog.
@@ -214,6 +218,7 @@ func (e *Engine) confirmDurable() {
 
 // stopped ends the daemon: it confirms what is durable and closes.
 func (e *Engine) stopped(ctx context.Context, err error) error {
+	ended := ctx.Err() != nil && errors.Is(err, context.Cause(ctx))
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	if e.confirm.position != 0 && e.stream.Position() != 0 {
@@ -224,7 +229,7 @@ func (e *Engine) stopped(ctx context.Context, err error) error {
 			}
 		}
 	}
-	if err == nil || errors.Is(err, context.Canceled) {
+	if err == nil || ended {
 		return nil
 	}
 	return err

@@ -93,7 +93,7 @@ func (r *round) committed(ctx context.Context, position ingest.LSN) {
 	e.confirm = confirmation{position: position}
 	e.newest = asOf{snapshot: r.snapshot, lsn: position, at: now}
 	e.recorded = r.snapshot
-	e.lastRound = now
+	e.reached, e.lastRound = r.lsn, now
 	e.carry = carryFirst
 	e.waiters = false // whoever still waits is found by the next look
 	e.audit.roundCommitted(ctx, r)

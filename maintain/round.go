@@ -101,7 +101,11 @@ func (r *round) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := e.main.Exec(ctx, "COMMIT"); err != nil {
+	tag, err := e.main.Exec(ctx, "COMMIT")
+	if err == nil && tag.String() != "COMMIT" {
+		err = fmt.Errorf("the server answered %s", tag) // of a transaction that had failed
+	}
+	if err != nil {
 		return fmt.Errorf("commit a round: %w", err)
 	}
 	r.committed(ctx, position)

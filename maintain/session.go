@@ -82,7 +82,7 @@ func (e *Engine) drop() {
 
 // Close gives up the leader's lock and closes the sessions.
 func (e *Engine) Close() {
-	e.audit.close()
+	e.audit.stop()
 	e.drop()
 	e.leads = false
 	if err := e.batch.Close(); err != nil {

@@ -170,6 +170,9 @@ type fed struct {
 // mark remembers the state before a round's effective changes are folded.
 func (w *work) mark() fed {
 	f := fed{touched: w.touched, retracts: w.retracts, clean: w.groups == nil || len(w.groups.rows) == 0}
+	if w.writes != nil && len(w.writes.list) > 0 {
+		f.clean = false
+	}
 	for i := range w.images {
 		if w.plan.Sources[i].Producer && w.images[i].Len() > 0 {
 			f.clean = false
@@ -190,6 +193,9 @@ func (w *work) unfeed(before fed) {
 	}
 	if w.groups != nil {
 		w.groups.reset()
+	}
+	if w.writes != nil {
+		w.writes.reset() // such a view has one source
 	}
 	for i := range w.images {
 		if w.plan.Sources[i].Producer {
