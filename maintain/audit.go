@@ -172,7 +172,6 @@ func (a *auditor) roundCommitted(ctx context.Context, r *round) {
 		a.done <- audited{job: job, err: err}
 		return
 	}
-	a.cancel = cancel
 	done := a.done
 	c := comparison{plan: job.view.plan, body: body, table: conn, bodySQL: bodyOf(job.view)}
 	if job.view.plan.Inlined == "" && len(job.view.producers) > 0 {
@@ -195,6 +194,15 @@ func bodyOf(v *view) string {
 	return v.plan.Body
 }
 
+// abandon gives up the job whose snapshot no round can import.
+func (a *auditor) abandon(ctx context.Context, e *Engine, why error) {
+	job := a.job
+	a.close()
+	if err := e.audited(ctx, audited{job: job, err: why}); err != nil {
+		e.log.Warn("could not answer a request", "view", job.view.name, "err", redact(err)) // it is taken up again
+	}
+}
+
 // stop ends a comparison that is under way.
 func (a *auditor) stop() {
 	if a.done != nil {
@@ -207,13 +215,8 @@ func (a *auditor) stop() {
 	a.close()
 }
 
-// close ends a comparison that runs, and session V; both only read.
+// close ends session V; its transaction only read.
 func (a *auditor) close() {
-	if a.done != nil && a.cancel != nil {
-		a.cancel()
-		<-a.done
-		a.done = nil
-	}
 	if a.body != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()

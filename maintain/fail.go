@@ -75,6 +75,9 @@ func (e *Engine) survive(ctx context.Context, err error) error {
 		e.log.Warn("a connection was lost; reconnecting", "err", redact(err))
 		e.drop()
 		return e.again(ctx, retryConnection)
+	case errors.Is(err, errImport):
+		e.audit.abandon(ctx, e, err)
+		return nil
 	case passing(err):
 		return e.again(ctx, retrySerialization)
 	case backing.StalePlan(err) && e.pauses[retrySchema] < 3:
@@ -83,7 +86,7 @@ func (e *Engine) survive(ctx context.Context, err error) error {
 	case errors.As(err, &failed):
 		e.setAside(failed)
 		if err := e.failRequests(ctx, failed.v); err != nil {
-			e.log.Warn("could not answer a request", "view", failed.v.name, "err", err)
+			e.log.Warn("could not answer a request", "view", failed.v.name, "err", redact(err))
 		}
 		return e.again(ctx, retryView)
 	}

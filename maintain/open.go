@@ -38,6 +38,9 @@ func (e *lockedOut) Error() string {
 
 func (e *lockedOut) Unwrap() error { return e.err }
 
+// errImport says that the exported snapshot is gone: the session that holds it ended.
+var errImport = errors.New("the snapshot to compare views at is gone")
+
 // open begins a round's transaction on conn, in one round trip of the simple
 // protocol. Only BEGIN, SET LOCAL, SET TRANSACTION SNAPSHOT and LOCK stand before
 // the query that fixes S: they take no snapshot, while preparing a statement or
@@ -65,6 +68,9 @@ func open(ctx context.Context, conn *pgconn.PgConn, lockTimeout time.Duration, i
 	results, err := conn.Exec(ctx, sql.String()).ReadAll()
 	if err != nil {
 		var pg *pgconn.PgError
+		if imported != "" && len(results) == 1 && errors.As(err, &pg) {
+			return opened{}, fmt.Errorf("open a round: %w: %w", errImport, err)
+		}
 		failed := len(results) - before // a statement that fails gives no result
 		if errors.As(err, &pg) && failed >= 0 && failed < len(tables) && lockFailure(pg.Code) {
 			return opened{}, &lockedOut{table: tables[failed], err: err}

@@ -178,19 +178,32 @@ func (e *Engine) tryRecompile(ctx context.Context, changed []object) error {
 	if err != nil {
 		return err
 	}
-	published := slices.ContainsFunc(changed, object.published)
+	// And what changed since the difference was found would be taken as known below.
+	changed = append(slices.Clone(changed), e.known.changed(before)...)
 	var hit []*view
 	for _, v := range e.views {
 		affected := slices.ContainsFunc(changed, func(o object) bool { return o.affects(v.plan) })
-		if (!affected && v.state != Stale) || v.state == Paused {
-			continue // a paused view is planned again when it is resumed
+		if affected || v.state == Stale {
+			hit = append(hit, v)
 		}
-		hit = append(hit, v)
+	}
+	return e.replanAll(ctx, hit, before, slices.ContainsFunc(changed, object.published))
+}
+
+// replanAll compiles views again, publishes and watches what they read now. What was
+// known of the catalog before stays known: later changes show as differences.
+func (e *Engine) replanAll(ctx context.Context, hit []*view, before fingerprint, altered bool) error {
+	for _, v := range hit {
+		if v.state == Paused {
+			continue // it is planned again when it is resumed
+		}
 		if err := e.replan(ctx, v); err != nil {
 			return err
 		}
 	}
-	if err := e.republish(ctx, hit, published); err != nil {
+	effective(e.views)
+	added, err := e.republish(ctx, hit, altered)
+	if err != nil {
 		return err
 	}
 	e.watch = watchOf(e.o.Publication, e.Plans())
@@ -200,7 +213,7 @@ func (e *Engine) tryRecompile(ctx context.Context, changed []object) error {
 	}
 	for o := range now {
 		// What we did to the publication ourselves is no news.
-		if old, ok := before[o]; ok && !o.published() {
+		if old, ok := before[o]; ok && (!added || !o.published()) {
 			now[o] = old
 		}
 	}
@@ -265,19 +278,19 @@ func (e *Engine) stale(v *view, why error) {
 // republish publishes what the views read now, such as a new partition. Changes
 // that running transactions made before that are not in the stream, so the views are
 // reconciled in each round until those have ended.
-func (e *Engine) republish(ctx context.Context, hit []*view, altered bool) error {
-	added, err := e.o.Publish.Ensure(ctx, e.Sources())
+func (e *Engine) republish(ctx context.Context, hit []*view, altered bool) (added bool, err error) {
+	added, err = e.o.Publish.Ensure(ctx, e.Sources())
 	if err != nil || (!added && !altered) {
-		return err
+		return added, err
 	}
 	var fence uint64
 	if err := e.side.QueryRow(ctx, "SELECT pg_catalog.pg_current_xact_id()::text::bigint").Scan(&fence); err != nil {
-		return fmt.Errorf("set a fence: %w", err)
+		return added, fmt.Errorf("set a fence: %w", err)
 	}
 	for _, v := range hit {
 		v.fence = fence
 	}
-	return nil
+	return added, nil
 }
 
 // sameColumns reports whether the tables of the old plan can hold the rows of the

@@ -122,7 +122,7 @@ func (e *Engine) takeRequest(ctx context.Context, r backing.Request) error {
 	case backing.Resume:
 		if v.state == Paused {
 			e.setState(v, Filling)
-			if err := e.replan(ctx, v); err != nil {
+			if err := e.replanAll(ctx, []*view{v}, e.known, false); err != nil {
 				return err
 			}
 		}
@@ -139,8 +139,11 @@ func (e *Engine) takeRequest(ctx context.Context, r backing.Request) error {
 // takeRefresh reconciles the view in the next round. The request is finished in that
 // round's transaction.
 func (e *Engine) takeRefresh(ctx context.Context, v *view, r backing.Request) error {
-	if v.state == Stale {
-		if err := e.replan(ctx, v); err != nil {
+	if v.state == Paused {
+		e.setState(v, Filling) // a paused view is not planned again when definitions change
+	}
+	if v.state == Stale || v.state == Filling {
+		if err := e.replanAll(ctx, []*view{v}, e.known, false); err != nil {
 			return err
 		}
 		if v.state == Stale {
@@ -150,7 +153,7 @@ func (e *Engine) takeRefresh(ctx context.Context, v *view, r backing.Request) er
 	if p := v.waitsFor(); p != nil && p.state != Filling {
 		return e.host.FinishRequest(ctx, e.side, r.ID, 0, "waits for "+p.name+", which is "+string(p.state))
 	}
-	if v.state == Paused || v.state == Failed {
+	if v.state == Failed {
 		e.setState(v, Filling)
 	}
 	v.work.demand(reasonRefresh)
