@@ -19,16 +19,16 @@ type decoder struct {
 	collect func() *collector
 
 	tables map[uint32]*ingest.Table
-	last   *ingest.Table // the table of the last row message, which the next one mostly has too
+	stale  map[uint32]bool // tables whose parents are to be asked for again
+	last   *ingest.Table   // the table of the last row message, which the next one mostly has too
 
-	open      bool // within a transaction
-	begin     pglogrepl.BeginMessage
-	skip      bool // the open transaction was received before
-	changes   *collector
-	rows      arena
-	received  ingest.LSN // commit record of the last complete transaction
-	ignored   int64      // messages that are none of ours
-	relations int64      // relation messages, for tests
+	open     bool // within a transaction
+	begin    pglogrepl.BeginMessage
+	skip     bool // the open transaction was received before
+	changes  *collector
+	rows     arena
+	received ingest.LSN // commit record of the last complete transaction
+	ignored  int64      // messages that were not asked for
 }
 
 func newDecoder(lineage func(uint32) (lineage, error), collect func() *collector, received ingest.LSN) *decoder {
@@ -185,24 +185,31 @@ func (d *decoder) relation(message []byte) error {
 		table.Columns = append(table.Columns, ingest.Column{Name: c.Name, TypeOID: c.DataType, Identity: c.Flags&1 != 0})
 	}
 	d.tables[relation.RelationID] = table
+	delete(d.stale, relation.RelationID)
 	d.last = nil
-	d.relations++
 	return nil
 }
 
-// refresh looks up the parents of all known tables again; changes from here on carry new tables where they differ.
-func (d *decoder) refresh() error {
-	for oid, table := range d.tables {
-		above, err := d.lineage(oid)
-		if err != nil {
-			return err
-		}
-		renewed := *table
-		renewed.Partition, renewed.Ancestors = above.partition, above.ancestors
-		d.tables[oid] = &renewed
+// forget drops what is known of the parents of all tables; each is asked for again when the table changes next.
+func (d *decoder) forget() {
+	d.stale = make(map[uint32]bool, len(d.tables))
+	for oid := range d.tables {
+		d.stale[oid] = true
 	}
 	d.last = nil
-	return nil
+}
+
+// renew gives the changes from here on a new table with the parents that it has now.
+func (d *decoder) renew(table *ingest.Table) (*ingest.Table, error) {
+	above, err := d.lineage(table.OID)
+	if err != nil {
+		return nil, err
+	}
+	renewed := *table
+	renewed.Partition, renewed.Ancestors = above.partition, above.ancestors
+	d.tables[table.OID] = &renewed
+	delete(d.stale, table.OID)
+	return &renewed, nil
 }
 
 // table returns the relation of a message.
@@ -216,6 +223,12 @@ func (d *decoder) table(message []byte, oid uint32) (*ingest.Table, error) {
 	table := d.tables[oid]
 	if table == nil {
 		return nil, d.broken(message, fmt.Errorf("relation %d was not described", oid))
+	}
+	if d.stale[oid] {
+		var err error
+		if table, err = d.renew(table); err != nil {
+			return nil, err
+		}
 	}
 	d.last = table
 	return table, nil

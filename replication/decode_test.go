@@ -89,11 +89,13 @@ func TestDecode(t *testing.T) {
 	}{
 		{"insert", []message{message("I").u32(1).u8('N').row(1, nil, "")}, []string{"insert t id=1 a=NULL b="}},
 		{
-			"update that leaves the identity alone", []message{message("U").u32(1).u8('N').row(1, 2, missing)},
+			"update that leaves the identity alone",
+			[]message{message("U").u32(1).u8('N').row(1, 2, missing)},
 			[]string{"update t id=1 a=? b=? -> id=1 a=2 b=?"},
 		},
 		{
-			"update of the key", []message{message("U").u32(1).u8('K').row(1, nil, nil).u8('N').row(9, 2, nil)},
+			"update of the key",
+			[]message{message("U").u32(1).u8('K').row(1, nil, nil).u8('N').row(9, 2, nil)},
 			[]string{"update t id=1 a=? b=? -> id=9 a=2 b=NULL"},
 		},
 		{
@@ -102,7 +104,8 @@ func TestDecode(t *testing.T) {
 			[]string{"update t id=long a=? b=? -> id=long a=2 b=?"},
 		},
 		{
-			"update under FULL", []message{message("U").u32(2).u8('O').row(1, nil, "long").u8('N').row(1, 2, missing)},
+			"update under FULL",
+			[]message{message("U").u32(2).u8('O').row(1, nil, "long").u8('N').row(1, 2, missing)},
 			[]string{"update full id=1 a=NULL b=long -> id=1 a=2 b=long"},
 		},
 		{

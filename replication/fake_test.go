@@ -248,8 +248,14 @@ func TestJudge(t *testing.T) {
 		at     ingest.LSN
 		poison bool
 	}{
-		{stream("XX000"), 10, false}, {stream("XX000"), 10, false}, {stream("XX000"), 11, false}, {stream("XX000"), 11, false},
-		{stream("57P01"), 11, false}, {errors.New("reset"), 11, false}, {stream("XX000"), 11, true}, {stream("XX000"), 12, false},
+		{stream("XX000"), 10, false},
+		{stream("XX000"), 10, false},
+		{stream("XX000"), 11, false},
+		{stream("XX000"), 11, false},
+		{stream("57P01"), 11, false},
+		{errors.New("reset"), 11, false},
+		{stream("XX000"), 11, true},
+		{stream("XX000"), 12, false},
 	} {
 		require.Equal(t, step.poison, errors.Is(tr.judge(step.err, step.at, opts), ErrPoison))
 	}

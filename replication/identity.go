@@ -60,7 +60,7 @@ func missingIdentities(ctx context.Context, q querier, tables []uint32) ([]Missi
 	var indexed, virtual bool
 	var candidate *string
 	_, err = pgx.ForEachRow(rows, []any{&oid, &table, &identity, &indexed, &virtual, &candidate}, func() error {
-		why := ""
+		var why string
 		switch {
 		case identity == "f" && virtual:
 			why = "its replica identity is FULL and it has virtual generated columns, so its updates would fail"

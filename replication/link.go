@@ -229,13 +229,12 @@ func (l *link) receive(ctx context.Context) error {
 			}
 		}
 		message, err := l.frontend.Receive()
-		if l.leaving.Load() {
-			if err != nil {
-				return nil
-			}
+		switch leaving := l.leaving.Load(); {
+		case err == nil && leaving:
 			continue
-		}
-		if err != nil {
+		case leaving:
+			return context.Cause(ctx) // the read was interrupted, or the server has let go
+		case err != nil:
 			return fmt.Errorf("read from the server: %w", err)
 		}
 		l.messages.Add(1)
@@ -288,9 +287,7 @@ func (l *link) data(data []byte) error {
 func (l *link) wal(message []byte) error {
 	if l.stream.relearn.Load() && !l.decoder.open {
 		l.stream.relearn.Store(false)
-		if err := l.decoder.refresh(); err != nil {
-			return err
-		}
+		l.decoder.forget()
 	}
 	ignored := l.decoder.ignored
 	tx, err := l.decoder.decode(message)
@@ -437,7 +434,8 @@ func (w *watcher) check(ctx context.Context) error {
 	}
 	w.link.timeout.Store(int64(time.Duration(timeout) * time.Millisecond))
 	w.link.stream.setSyncState(state)
-	if state != "" && state != "async" {
+	// The state of another role's walsender cannot be seen by an ordinary one; the setting can.
+	if state != "async" && (state != "" || matchesStandby(standbys)) {
 		return syncStandbyError(standbys)
 	}
 	return nil

@@ -233,17 +233,17 @@ func checkSlot(_ context.Context, in *inspection) ([]Finding, error) {
 func checkPublication(_ context.Context, in *inspection) ([]Finding, error) {
 	f := in.facts
 	name := in.target.Publication
-	if err := (Publication{Name: name}).foreign(f.publication); err != nil {
-		return []Finding{{What: "publication", Where: name, Why: err.Error(), Do: "see source.publication"}}, nil
-	}
 	var found []Finding
+	if foreign := (Publication{Name: name}).foreign(f.publication); foreign != nil {
+		found = append(found, Finding{What: "publication", Where: name, Why: foreign.Error(), Do: "see source.publication"})
+	}
 	if !f.publication.exists && !f.mayCreate {
 		found = append(found, Finding{
 			What: "missing right", Where: "database " + f.database, Why: "the publication cannot be created",
 			Do: fmt.Sprintf("run GRANT CREATE ON DATABASE %s TO %s", quoteName(f.database), quoteName(f.role)),
 		})
 	}
-	if !f.mayTakePublication {
+	if f.publication.ours && !f.mayTakePublication {
 		found = append(found, Finding{
 			What: "missing right", Where: "publication " + name, Why: "its members cannot be changed",
 			Do: fmt.Sprintf("run ALTER PUBLICATION %s OWNER TO %s", quoteName(name), quoteName(f.role)),

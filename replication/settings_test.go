@@ -24,7 +24,7 @@ func TestPinned(t *testing.T) {
 	target := targetOf(t, db)
 	conn, err := connectSQL(t.Context(), target.Source, Session{Timezone: "UTC"}, nil)
 	require.NoError(t, err)
-	defer conn.Close(t.Context()) //nolint:errcheck // the end of the test
+	defer func() { require.NoError(t, conn.Close(t.Context())) }()
 	var oid uint32
 	require.NoError(t, conn.QueryRow(t.Context(), "SELECT 'public.t'::regclass::oid").Scan(&oid))
 	_, err = Provision(t.Context(), target, []uint32{oid}, quiet())

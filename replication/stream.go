@@ -84,11 +84,17 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
+// unobserved is an [Observer] for those who do not look.
 type unobserved struct{}
 
-func (unobserved) TransactionReceived(int)               {}
+// TransactionReceived implements [Observer].
+func (unobserved) TransactionReceived(int) {}
+
+// Changes implements [Observer].
 func (unobserved) Changes(*ingest.Table, ingest.Op, int) {}
-func (unobserved) BarrierPassed(time.Duration)           {}
+
+// BarrierPassed implements [Observer].
+func (unobserved) BarrierPassed(time.Duration) {}
 
 // Stream is the stream of committed transactions of one slot, for one [Stream.Run]. Its other methods may be called by
 // several goroutines, before, during and after Run.

@@ -464,3 +464,30 @@ func TestRestartedServer(t *testing.T) {
 	db.Exec(t, "INSERT INTO t VALUES (2)")
 	require.Equal(t, []string{"insert t id=2"}, r.lines(t))
 }
+
+// TestRewind: what was received, taken or not, is received again from the confirmed position on, and nothing else is.
+func TestRewind(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	db.Exec(t, "CREATE TABLE t(id int PRIMARY KEY)")
+	r := stream(t, db, nil, "t")
+	r.connected(t)
+	r.Rewind() // of nothing
+	for i := range 2 {
+		db.Exec(t, "INSERT INTO t VALUES ("+strconv.Itoa(i)+")")
+	}
+	all := r.drain(t)
+	require.Len(t, all, 2)
+	r.Confirm(all[0].EndLSN)
+	db.Exec(t, "INSERT INTO t VALUES (2)")
+	require.NoError(t, r.Barrier(t.Context(), walEnd(t, db))) // received and not taken
+	r.Rewind()
+	require.Empty(t, r.Take())
+	again := r.lines(t)
+	require.Contains(t, again, "insert t id=1")
+	// The server may not have heard of the confirmation before the connection ended.
+	require.Equal(t, []string{"insert t id=1", "insert t id=2"}, again[len(again)-2:])
+	require.LessOrEqual(t, len(again), 3)
+	db.Exec(t, "INSERT INTO t VALUES (3)")
+	require.Equal(t, []string{"insert t id=3"}, r.lines(t))
+}
