@@ -230,32 +230,53 @@ func statementsIn(text string) []string {
 	return out
 }
 
-// grantsSQL lists what the role lacks for reading and publishing tables. Publishing a table takes its owner.
+// grantsSQL lists what the role lacks for reading and publishing tables. Publishing a table takes its owner. Nobody
+// should become a superuser for that: tables of one are published beforehand.
 const grantsSQL = `
 WITH t AS (
-	SELECT c.oid, pg_catalog.format('%I.%I', n.nspname, c.relname) AS name, n.oid AS schema, n.nspname, c.relowner
-	FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = ANY ($1)
+	SELECT c.oid, pg_catalog.format('%I.%I', n.nspname, c.relname) AS name, n.oid AS schema, n.nspname, c.relkind,
+	       o.rolname AS owner, o.rolsuper
+	FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+	JOIN pg_catalog.pg_roles o ON o.oid = c.relowner WHERE c.oid = ANY ($1)
+), unpublished AS (
+	SELECT name, owner, rolsuper FROM t
+	WHERE NOT pg_catalog.pg_has_role(owner, 'USAGE') AND NOT EXISTS (
+		SELECT FROM pg_catalog.pg_publication_rel r JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid
+		WHERE r.prrelid = t.oid AND p.pubname = $3)
+), publication AS (
+	SELECT pg_catalog.quote_ident($3) AS name, EXISTS (SELECT FROM pg_catalog.pg_publication WHERE pubname = $3) AS there
 )
+SELECT 0, pg_catalog.format('GRANT CREATE ON DATABASE %I TO %I', pg_catalog.current_database(), current_user)
+WHERE NOT pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE')
+UNION
 SELECT 1, pg_catalog.format('GRANT USAGE ON SCHEMA %I TO %I', nspname, current_user) FROM t
 WHERE NOT pg_catalog.has_schema_privilege(schema, 'USAGE')
 UNION
 SELECT 2, pg_catalog.format('GRANT SELECT ON %s TO %I', name, current_user) FROM t
 WHERE NOT pg_catalog.has_table_privilege(oid, 'SELECT')
 UNION
-SELECT 3, pg_catalog.format('GRANT %I TO %I', pg_catalog.pg_get_userbyid(relowner), current_user) FROM t
-WHERE NOT pg_catalog.pg_has_role(relowner, 'USAGE')
-UNION
-SELECT 0, pg_catalog.format('GRANT CREATE ON DATABASE %I TO %I', pg_catalog.current_database(), current_user)
-WHERE NOT pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE')
-UNION
-SELECT 4, pg_catalog.format('GRANT CREATE, USAGE ON SCHEMA %I TO %I', n.nspname, current_user)
+SELECT 3, pg_catalog.format('GRANT CREATE, USAGE ON SCHEMA %I TO %I', n.nspname, current_user)
 FROM pg_catalog.pg_namespace n WHERE n.nspname = ANY ($2) AND NOT pg_catalog.has_schema_privilege(n.oid, 'CREATE')
 UNION
-SELECT 5, pg_catalog.format('ALTER ROLE %I REPLICATION', current_user)
+SELECT 4, pg_catalog.format('GRANT %I TO %I', owner, current_user) FROM unpublished WHERE NOT rolsuper
+UNION
+SELECT 5, CASE WHEN p.there THEN 'ALTER PUBLICATION ' || p.name || ' ADD' ELSE 'CREATE PUBLICATION ' || p.name || ' FOR' END
+          || ' TABLE ONLY ' || pg_catalog.string_agg(u.name, ', ONLY ' ORDER BY u.name)
+FROM unpublished u, publication p WHERE u.rolsuper GROUP BY p.name, p.there
+UNION
+SELECT 6 + s.n, s.sql FROM publication p,
+LATERAL (VALUES (0, 'COMMENT ON PUBLICATION ' || p.name || ' IS ' || pg_catalog.quote_literal($4::text)),
+                (1, pg_catalog.format('ALTER PUBLICATION %s OWNER TO %I', p.name, current_user))) s(n, sql)
+WHERE NOT p.there AND EXISTS (SELECT FROM unpublished WHERE rolsuper)
+UNION
+SELECT 8, pg_catalog.format('ALTER ROLE %I REPLICATION', current_user)
 FROM pg_catalog.pg_roles WHERE rolname = current_user AND NOT rolreplication AND NOT rolsuper
-  AND NOT EXISTS (SELECT FROM pg_catalog.pg_roles m WHERE m.rolname IN ('rds_replication')
+  AND NOT EXISTS (SELECT FROM pg_catalog.pg_roles m WHERE m.rolname = 'rds_replication'
                   AND pg_catalog.pg_has_role(m.oid, 'USAGE'))
 ORDER BY 1, 2`
+
+// publicationMark is the comment by which mvsync knows its publication.
+const publicationMark = "managed by mvsync"
 
 // printGrants prints the rights that are missing. Tables that cannot be read keep their views from being planned, so
 // they come out of the refusals.
@@ -266,7 +287,7 @@ func (c *cli) printGrants(ctx context.Context, src *source, f *checked) error {
 	}
 	statements := []string{}
 	err := src.do(ctx, "check", func(conn *pgxConn) error {
-		rows, err := conn.Query(ctx, grantsSQL, accepted(f.verdicts), schemas)
+		rows, err := conn.Query(ctx, grantsSQL, accepted(f.verdicts), schemas, string(src.cfg.Source.Publication), publicationMark)
 		if err != nil {
 			return fmt.Errorf("look at rights: %w", err)
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -137,14 +138,15 @@ func (s *source) options(log *slog.Logger, observer maintain.Observer) maintain.
 // refusalMistake puts a refusal in its place in the file.
 func refusalMistake(cfg *config.Config, v *config.View, r *plans.Refusal) config.Mistake {
 	what := string(r.Code)
-	if r.Construct != "" {
+	if r.Construct != "" && r.Construct != "query" { // the path says query already
 		what += ": " + r.Construct
 	}
 	what += ": " + r.Reason
+	hint := cmp.Or(r.Suggestion, "mend the query; names without a schema are looked up in session.search_path")
 	if r.Position < 0 {
-		return cfg.Mistake(v.Path()+".query", what, r.Suggestion)
+		return cfg.Mistake(v.Path()+".query", what, hint)
 	}
-	return cfg.QueryMistake(v, r.Position, what, r.Suggestion)
+	return cfg.QueryMistake(v, r.Position, what, hint)
 }
 
 // find returns the declared view of a name in SQL identifier syntax.

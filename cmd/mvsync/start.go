@@ -229,7 +229,7 @@ func (s *source) host(log *slog.Logger) *backing.Host {
 
 // slotPatience is how long a start waits for a slot that somebody reads: a daemon that was just killed, or is about to
 // end, lets go of it within that time.
-const slotPatience = 10 * time.Second
+const slotPatience = 5 * time.Second
 
 func (s *source) awaitSlot(ctx context.Context, log *slog.Logger) error {
 	return s.do(ctx, "start", func(c *pgxConn) error {

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/mvsync/mvsync/backing"
+	"github.com/mvsync/mvsync/config"
 	"github.com/mvsync/mvsync/replication"
 )
 
@@ -93,7 +94,7 @@ func (s *source) teardown(ctx context.Context, host *backing.Host, dropViews boo
 					done = append(done, said)
 				}
 			}
-			done = append(done, "removed schema "+pgx.Identifier{host.Catalog()}.Sanitize())
+			done = append(done, "removed schema "+config.Name(host.Catalog()).String())
 			return host.Remove(ctx, tx)
 		})
 		if err == nil {
