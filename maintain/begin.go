@@ -66,6 +66,7 @@ func (e *Engine) inspect(ctx context.Context) error {
 		}
 		if refusal != nil {
 			e.refuse(v.decl.Name, refusal)
+			v.unlink()
 			continue
 		}
 		kept = append(kept, v)
@@ -226,10 +227,10 @@ func (e *Engine) adopt(ctx context.Context, v *view, rows []backing.View, resume
 	case !v.exists:
 		v.work.demand(reasonCreate)
 		e.setState(v, Filling)
-	case row.State == backing.Paused && row.Error != noLongerDeclared:
+	case row.State == backing.Paused && row.Error == "": // by request; else the error says why
 		v.work.demand(reasonResume)
 		e.setState(v, Paused)
-	case row.State == backing.Live && resume && row.Fingerprint == e.fingerprintOf(v):
+	case row.State == backing.Live && resume && row.Fingerprint == e.fingerprintOf(v) && e.together(v, row):
 		v.follows = row.AsOf == nil
 		v.asOf = e.newest
 		if row.AsOf != nil {
@@ -239,11 +240,30 @@ func (e *Engine) adopt(ctx context.Context, v *view, rows []backing.View, resume
 		e.setState(v, Live)
 		return nil
 	default:
+		if row.State == backing.Live && row.Fingerprint != e.fingerprintOf(v) {
+			// The publication may have been another, or the fence of a table that was
+			// just published had not passed.
+			if v.fence, err = e.fence(ctx); err != nil {
+				return err
+			}
+		}
 		v.work.demand(reconcileReason(row.State, resume))
 		e.setState(v, Filling)
 	}
 	saved := e.row(v)
 	return e.host.SaveView(ctx, e.side, &saved)
+}
+
+// together reports whether the view's producers stand at its recorded as-of: what
+// brought them from there to where they are now is in no stream.
+func (e *Engine) together(v *view, row backing.View) bool {
+	at := e.newest.snapshot
+	if row.AsOf != nil {
+		at = row.AsOf.Snapshot
+	}
+	return !slices.ContainsFunc(v.producers, func(p *view) bool {
+		return p.state != Live || p.asOf.snapshot.String() != at.String()
+	})
 }
 
 func reconcileReason(s backing.State, resume bool) string {
@@ -295,14 +315,17 @@ func (e *Engine) row(v *view) backing.View {
 		key[i] = v.plan.Columns[k].Name
 	}
 	r := backing.View{
-		ID: v.layout.ID, Name: v.layout.Name, State: backing.State(v.state), Strategy: string(v.plan.Strategy), Key: key,
+		ID: v.layout.ID, Name: v.layout.Name, State: backing.State(v.shown()), Strategy: string(v.plan.Strategy), Key: key,
 		Query: v.decl.Query, Body: v.plan.Body, Hash: v.plan.Hash, Fingerprint: e.fingerprintOf(v),
 	}
 	if v.err != nil {
 		r.Error = v.err.Error()
 	}
-	if p := v.waitsFor(); p != nil && v.state != Live {
+	if p := v.waitsFor(); p != nil && v.state == Filling {
 		r.Error = "waits for " + p.name
+	}
+	if v.work.reconcile != "" {
+		r.Fingerprint = "" // its rows are not of this catalog before the reconcile
 	}
 	if !v.follows && !v.asOf.snapshot.IsZero() {
 		r.AsOf = &backing.AsOf{Snapshot: v.asOf.snapshot, LSN: v.asOf.lsn, Time: v.asOf.at}
@@ -363,5 +386,20 @@ func (e *Engine) setState(v *view, s State) {
 	if s != Live {
 		v.follows = false
 	}
-	e.observe.ViewState(v.name, string(s))
+	e.observe.ViewState(v.name, string(v.shown()))
+	for _, c := range v.consumers {
+		e.takeOver(c, v)
+	}
+}
+
+// takeOver makes a consumer wait for a producer that is not live. Nothing of the
+// stream is kept for it meanwhile: it is reconciled once the producer is live again.
+func (e *Engine) takeOver(c, producer *view) {
+	switch {
+	case c.state == Live && producer.state != Live:
+		c.work.demand(reasonProducer)
+		e.setState(c, Filling)
+	case c.state == Filling:
+		e.setState(c, Filling) // what is shown may be another state now
+	}
 }

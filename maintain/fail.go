@@ -85,7 +85,7 @@ func (e *Engine) survive(ctx context.Context, err error) error {
 		return e.again(ctx, retrySchema)
 	case errors.As(err, &failed):
 		e.setAside(failed)
-		if err := e.failRequests(ctx, failed.v); err != nil {
+		if err := e.failRequests(ctx, failed.v, failed.err.Error()); err != nil {
 			e.log.Warn("could not answer a request", "view", failed.v.name, "err", redact(err))
 		}
 		return e.again(ctx, retryView)

@@ -9,7 +9,7 @@ WITH RECURSIVE tree (root, oid) AS (
     SELECT DISTINCT oid FROM tree
 ), shape AS (
     SELECT r.oid, pg_catalog.jsonb_build_array(c.relname, c.relnamespace, c.relkind, c.relpersistence,
-             c.relreplident, c.relrowsecurity, c.relforcerowsecurity,
+             (SELECT n.nspname FROM pg_catalog.pg_namespace n WHERE n.oid = c.relnamespace), c.relreplident, c.relrowsecurity, c.relforcerowsecurity,
              (SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_array(i.inhparent, i.inhdetachpending) ORDER BY i.inhparent)
                 FROM pg_catalog.pg_inherits i WHERE i.inhrelid = r.oid),
              (SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_array(a.attnum, a.xmin::text) ORDER BY a.attnum)
@@ -30,17 +30,25 @@ SELECT 'member', tree.root, coalesce((SELECT pg_catalog.string_agg(m.oid::text |
          JOIN pg_catalog.pg_publication p ON p.oid = m.prpubid WHERE t.root = tree.root AND p.pubname = $6), 'none')
   FROM tree GROUP BY tree.root
 UNION ALL
-SELECT 'function', f, coalesce((SELECT p.xmin::text || ':' || coalesce(
+SELECT 'function', f, coalesce((SELECT p.xmin::text || ':' || n.nspname || ':' || coalesce(
            (SELECT pg_catalog.string_agg(d.refobjid::text, ',' ORDER BY d.refobjid) FROM pg_catalog.pg_depend d
-             WHERE d.classid = 'pg_catalog.pg_proc'::pg_catalog.regclass AND d.objid = p.oid), '')
-         FROM pg_catalog.pg_proc p WHERE p.oid = f), 'gone')
+             WHERE d.classid = 'pg_catalog.pg_proc'::pg_catalog.regclass AND d.objid = p.oid), '') || coalesce(
+           (SELECT pg_catalog.string_agg(q.oid::text || ':' || q.xmin::text, ',' ORDER BY q.oid) FROM pg_catalog.pg_aggregate g
+              JOIN pg_catalog.pg_proc q ON q.oid IN (g.aggtransfn, g.aggfinalfn, g.aggcombinefn, g.aggmtransfn, g.aggminvtransfn, g.aggmfinalfn)
+             WHERE g.aggfnoid = p.oid), '')
+         FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace WHERE p.oid = f), 'gone')
   FROM unnest($2::oid[]) f
 UNION ALL
-SELECT 'view', v, coalesce((SELECT pg_catalog.string_agg(w.oid::text || ':' || w.xmin::text, ',' ORDER BY w.oid)
-         FROM pg_catalog.pg_rewrite w WHERE w.ev_class = v), 'gone')
+SELECT 'view', v, coalesce((SELECT pg_catalog.md5(pg_catalog.jsonb_build_array(c.relname, n.nspname, c.relowner, c.reloptions,
+         (SELECT pg_catalog.jsonb_agg(a.attname ORDER BY a.attnum) FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0),
+         (SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_array(w.oid, w.xmin::text) ORDER BY w.oid) FROM pg_catalog.pg_rewrite w WHERE w.ev_class = v))::text)
+         FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = v), 'gone')
   FROM unnest($3::oid[]) v
 UNION ALL
-SELECT 'type', t, coalesce((SELECT y.xmin::text FROM pg_catalog.pg_type y WHERE y.oid = t), 'gone') || coalesce(
+SELECT 'type', t, coalesce((SELECT y.xmin::text || ':' || n.nspname FROM pg_catalog.pg_type y
+         JOIN pg_catalog.pg_namespace n ON n.oid = y.typnamespace WHERE y.oid = t), 'gone') || coalesce(
+         (SELECT pg_catalog.string_agg(a.attnum::text || ':' || a.xmin::text, ',' ORDER BY a.attnum) FROM pg_catalog.pg_attribute a
+           JOIN pg_catalog.pg_type y ON y.typrelid = a.attrelid WHERE y.oid = t AND a.attnum > 0), '') || coalesce(
          (SELECT pg_catalog.string_agg(e.oid::text || ':' || e.xmin::text, ',' ORDER BY e.oid) FROM pg_catalog.pg_enum e WHERE e.enumtypid = t), '') || coalesce(
          (SELECT pg_catalog.string_agg(k.oid::text || ':' || k.xmin::text, ',' ORDER BY k.oid) FROM pg_catalog.pg_constraint k WHERE k.contypid = t), '')
   FROM unnest($4::oid[]) t
@@ -49,10 +57,13 @@ SELECT 'collation', k, coalesce((SELECT c.xmin::text || coalesce(pg_catalog.pg_c
          FROM pg_catalog.pg_collation c WHERE c.oid = k), 'gone')
   FROM unnest($5::oid[]) k
 UNION ALL
-SELECT 'publication', 0::oid, coalesce((SELECT pg_catalog.jsonb_build_array(p.oid, p.xmin::text, p.puballtables, p.pubviaroot)::text
+SELECT 'publication', 0::oid, coalesce((SELECT pg_catalog.jsonb_build_array(p.oid, p.xmin::text, p.puballtables, p.pubviaroot,
+         (SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_array(s.oid, s.xmin::text) ORDER BY s.oid)
+            FROM pg_catalog.pg_publication_namespace s WHERE s.pnpubid = p.oid))::text
          FROM pg_catalog.pg_publication p WHERE p.pubname = $6), 'gone')
 UNION ALL
 SELECT 'producer', b, coalesce((SELECT pg_catalog.jsonb_build_array(c.relname, c.relnamespace, c.relfilenode, c.relpersistence,
+         (SELECT n.nspname FROM pg_catalog.pg_namespace n WHERE n.oid = c.relnamespace),
          (SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_array(a.attnum, a.xmin::text) ORDER BY a.attnum)
             FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0))::text
          FROM pg_catalog.pg_class c WHERE c.oid = b), 'gone')

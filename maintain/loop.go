@@ -191,6 +191,9 @@ func (e *Engine) poll(ctx context.Context, now time.Time) error {
 	if err := e.takeRequests(ctx); err != nil {
 		return err
 	}
+	if err := e.failStuck(ctx); err != nil {
+		return err
+	}
 	if err := e.saveStates(ctx); err != nil {
 		return err
 	}

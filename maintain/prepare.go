@@ -91,10 +91,7 @@ func (e *Engine) take(v *view, p *plans.Plan) {
 
 // link connects a view with its producers.
 func (e *Engine) link(v *view) {
-	for _, p := range v.producers {
-		p.consumers = slices.DeleteFunc(p.consumers, func(c *view) bool { return c == v })
-	}
-	v.producers = nil
+	v.unlink()
 	for i := range v.plan.Sources {
 		s := &v.plan.Sources[i]
 		if !s.Producer {
@@ -107,6 +104,13 @@ func (e *Engine) link(v *view) {
 			}
 		}
 	}
+}
+
+func (v *view) unlink() {
+	for _, p := range v.producers {
+		p.consumers = slices.DeleteFunc(p.consumers, func(c *view) bool { return c == v })
+	}
+	v.producers = nil
 }
 
 // layoutOf describes the tables of a view to the host.
@@ -283,14 +287,20 @@ func (e *Engine) republish(ctx context.Context, hit []*view, altered bool) (adde
 	if err != nil || (!added && !altered) {
 		return added, err
 	}
-	var fence uint64
-	if err := e.side.QueryRow(ctx, "SELECT pg_catalog.pg_current_xact_id()::text::bigint").Scan(&fence); err != nil {
-		return added, fmt.Errorf("set a fence: %w", err)
-	}
+	fence, err := e.fence(ctx)
 	for _, v := range hit {
-		v.fence = fence
+		v.fence = max(v.fence, fence)
 	}
-	return added, nil
+	return added, err
+}
+
+// fence gives the id of a transaction that began after everything that committed so
+// far. A snapshot's xmax would not do: ids above it may be running unseen.
+func (e *Engine) fence(ctx context.Context) (id uint64, err error) {
+	if err := e.side.QueryRow(ctx, "SELECT pg_catalog.pg_current_xact_id()::text::bigint").Scan(&id); err != nil {
+		return 0, fmt.Errorf("set a fence: %w", err)
+	}
+	return id, nil
 }
 
 // sameColumns reports whether the tables of the old plan can hold the rows of the

@@ -47,6 +47,13 @@ func (r *round) record(ctx context.Context) (ingest.LSN, error) {
 			continue
 		}
 		if v.state != Live {
+			// The row must not say that the view follows this progress.
+			if v.unsaved {
+				row := e.row(v)
+				if err := e.host.SaveView(ctx, r.tx, &row); err != nil {
+					return 0, err
+				}
+			}
 			continue
 		}
 		all = min(all, v.asOf.lsn)
@@ -69,11 +76,15 @@ func (r *round) record(ctx context.Context) (ingest.LSN, error) {
 
 // recordMover makes a view that moved follow the progress row, where it did not.
 func (r *round) recordMover(ctx context.Context, v *view) error {
-	if v.state == Live && v.follows && !v.unsaved {
+	// A reconcile may be what a changed definition asked for: its fingerprint counts now.
+	if reason := r.rebuilt[v]; v.state == Live && v.follows && !v.unsaved && (reason == "" || reason == reasonStrategy) {
 		return nil
 	}
 	row := r.e.row(v)
-	row.State, row.AsOf, row.Confirm, row.Error = backing.Live, nil, 0, ""
+	row.State, row.AsOf, row.Confirm, row.Error, row.Fingerprint = backing.Live, nil, 0, "", r.e.fingerprintOf(v)
+	if v.fence >= r.snapshot.Xmin {
+		row.Fingerprint = "" // a new process must not go on from here either
+	}
 	return r.e.host.SaveView(ctx, r.tx, &row)
 }
 
@@ -125,10 +136,7 @@ func (r *round) settle(v *view, now time.Time) {
 	}
 	v.work.reset()
 	v.follows, v.reads, v.sits, v.lock = true, false, 0, ""
-	v.next = time.Time{}
-	if v.every > 0 {
-		v.next = now.Add(v.every)
-	}
+	v.next = after(now, v.every)
 	if v.state != Live {
 		e.setState(v, Live)
 	}
@@ -138,7 +146,7 @@ func (r *round) settle(v *view, now time.Time) {
 			v.fence = 0
 		} else {
 			v.work.demand(reasonFence)
-			v.next = now.Add(200 * time.Millisecond)
+			v.next = now.Add(max(200*time.Millisecond, 10*v.took)) // a transaction may run for hours
 		}
 	}
 }

@@ -133,18 +133,10 @@ func (r *round) barrier(ctx context.Context) error {
 	}
 }
 
-// choose lists the views that move in this round. A view moves only where all its
-// producers do.
+// choose lists the views that move in this round.
 func (r *round) choose(now time.Time) {
 	for _, v := range r.e.views {
-		if !v.moves(now) {
-			continue
-		}
-		ok := true
-		for _, p := range v.producers {
-			ok = ok && r.moving[p]
-		}
-		if ok {
+		if v.moves(now) {
 			r.moving[v] = true
 			r.movers = append(r.movers, v)
 		}
@@ -299,7 +291,8 @@ func (r *round) maintain(ctx context.Context, v *view) error {
 	}
 	r.results[v] = res
 	r.deliver(v, res)
-	r.e.observe.Maintained(v.name, string(v.plan.Strategy), time.Since(started))
+	v.took = time.Since(started)
+	r.e.observe.Maintained(v.name, string(v.plan.Strategy), v.took)
 	return nil
 }
 

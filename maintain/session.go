@@ -118,11 +118,13 @@ func (e *Engine) takeRequest(ctx context.Context, r backing.Request) error {
 		v.err = nil
 		v.work.demand(reasonResume)
 		e.setState(v, Paused)
+		if err := e.failRequests(ctx, v, "the view was paused"); err != nil {
+			return err
+		}
 		return e.host.FinishRequest(ctx, e.side, r.ID, 0, "")
 	case backing.Resume:
 		if v.state == Paused {
-			e.setState(v, Filling)
-			if err := e.replanAll(ctx, []*view{v}, e.known, false); err != nil {
+			if err := e.planAgain(ctx, v); err != nil {
 				return err
 			}
 		}
@@ -136,22 +138,32 @@ func (e *Engine) takeRequest(ctx context.Context, r backing.Request) error {
 	return e.host.FinishRequest(ctx, e.side, r.ID, 0, fmt.Sprintf("unknown action %q", r.Action))
 }
 
+// planAgain makes a stale or paused view move again: definitions may have changed.
+func (e *Engine) planAgain(ctx context.Context, v *view) error {
+	was := v.state
+	if was == Paused {
+		e.setState(v, Filling)
+	}
+	err := e.replanAll(ctx, []*view{v}, e.known, false)
+	if err != nil {
+		e.setState(v, was) // what it reads now may not be published: the request is taken up again
+	}
+	return err
+}
+
 // takeRefresh reconciles the view in the next round. The request is finished in that
 // round's transaction.
 func (e *Engine) takeRefresh(ctx context.Context, v *view, r backing.Request) error {
-	if v.state == Paused {
-		e.setState(v, Filling) // a paused view is not planned again when definitions change
-	}
-	if v.state == Stale || v.state == Filling {
-		if err := e.replanAll(ctx, []*view{v}, e.known, false); err != nil {
+	if v.state == Stale || v.state == Paused {
+		if err := e.planAgain(ctx, v); err != nil {
 			return err
 		}
 		if v.state == Stale {
 			return e.host.FinishRequest(ctx, e.side, r.ID, 0, v.err.Error())
 		}
 	}
-	if p := v.waitsFor(); p != nil && p.state != Filling {
-		return e.host.FinishRequest(ctx, e.side, r.ID, 0, "waits for "+p.name+", which is "+string(p.state))
+	if p := v.waitsFor(); p != nil && p.shown() != Filling {
+		return e.host.FinishRequest(ctx, e.side, r.ID, 0, "waits for "+p.name+", which is "+string(p.shown()))
 	}
 	if v.state == Failed {
 		e.setState(v, Filling)
@@ -178,18 +190,41 @@ func (r *round) finishRequests(ctx context.Context) error {
 	return nil
 }
 
-// failRequests tells those who asked to refresh a view that it failed.
-func (e *Engine) failRequests(ctx context.Context, v *view) error {
+// failRequests tells those who asked to refresh a view why it is not done.
+func (e *Engine) failRequests(ctx context.Context, v *view, why string) error {
 	var kept []backing.Request
 	for _, q := range e.requests {
 		if q.View != v.layout.ID {
 			kept = append(kept, q)
 			continue
 		}
-		if err := e.host.FinishRequest(ctx, e.side, q.ID, 0, v.err.Error()); err != nil {
+		if err := e.host.FinishRequest(ctx, e.side, q.ID, 0, why); err != nil {
 			return err
 		}
 	}
 	e.requests = kept
+	return nil
+}
+
+// failStuck answers the refreshes of views that will not move.
+func (e *Engine) failStuck(ctx context.Context) error {
+	for _, v := range e.views {
+		if !slices.ContainsFunc(e.requests, func(q backing.Request) bool { return q.View == v.layout.ID }) {
+			continue
+		}
+		why := ""
+		if p := v.waitsFor(); p != nil && p.shown() != Filling {
+			why = "waits for " + p.name + ", which is " + string(p.shown())
+		}
+		if v.state == Stale {
+			why = v.err.Error()
+		}
+		if why == "" {
+			continue
+		}
+		if err := e.failRequests(ctx, v, why); err != nil {
+			return err
+		}
+	}
 	return nil
 }

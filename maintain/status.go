@@ -64,10 +64,10 @@ func (e *Engine) publish() {
 	}
 	for _, v := range e.views {
 		vs := ViewStatus{
-			Name: v.name, State: v.state, Strategy: v.plan.Strategy, AsOf: v.asOf.snapshot, AsOfTime: v.asOf.at,
+			Name: v.name, State: v.shown(), Strategy: v.plan.Strategy, AsOf: v.asOf.snapshot, AsOfTime: v.asOf.at,
 			Problem: v.problem(), Err: v.err, Retry: v.retry,
 		}
-		if v.state == Filling {
+		if v.shown() == Filling {
 			s.Ready = false
 		}
 		// While nothing is pending a view's as-of counts as now.

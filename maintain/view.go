@@ -49,6 +49,7 @@ type view struct {
 	// is reconciled in each round. 0: none.
 	fence uint64
 
+	took     time.Duration // of its last maintenance
 	every    time.Duration // effective: the largest of its producers' and its own
 	next     time.Time     // does not move before
 	err      error         // why it is failed or stale
@@ -63,8 +64,14 @@ type asOf struct {
 	at       time.Time
 }
 
-// moves reports whether the view takes part in rounds at the time.
+// moves reports whether the view takes part in a round at the time: only where all
+// its producers do.
 func (v *view) moves(now time.Time) bool {
+	for _, p := range v.producers {
+		if !p.moves(now) {
+			return false
+		}
+	}
 	switch v.state {
 	case Live, Filling:
 		return !now.Before(v.next)
@@ -86,6 +93,25 @@ func (v *view) waitsFor() *view {
 		}
 	}
 	return nil
+}
+
+// shown is the state that users see: a view that waits for its producer takes over
+// the producer's.
+func (v *view) shown() State {
+	if p := v.waitsFor(); p != nil && v.state == Filling {
+		return p.shown()
+	}
+	return v.state
+}
+
+// after returns when a view with an interval moves next. The times are the same for
+// all views with that interval, whenever each of them last moved, so that those that
+// once sat out, and what reads them, come together again.
+func after(now time.Time, every time.Duration) time.Time {
+	if every <= 0 {
+		return time.Time{}
+	}
+	return now.Truncate(every).Add(every)
 }
 
 // effective sets every view's every to the largest of its producers' and its own.
