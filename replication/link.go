@@ -417,16 +417,20 @@ func (w *watcher) look(ctx context.Context) (ask bool, err error) {
 const walsenderSQL = `
 SELECT coalesce((SELECT sync_state FROM pg_catalog.pg_stat_replication WHERE pid = $1), ''),
        (SELECT setting::int8 FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout'),
-       pg_catalog.current_setting('synchronous_standby_names')`
+       pg_catalog.current_setting('synchronous_standby_names'),
+       EXISTS (SELECT FROM pg_catalog.pg_publication WHERE pubname = $2)`
 
-// check reads our own row of pg_stat_replication. A failure to ask is not held against the stream: the next look asks
+// check reads our own row of pg_stat_replication, and whether the publication is still there: a server from 18 on skips
+// the changes of a missing one without a word. A failure to ask is not held against the stream: the next look asks
 // again.
 func (w *watcher) check(ctx context.Context) error {
 	w.checked = time.Now()
+	publication := w.link.stream.opts.Publication
 	var state, standbys string
 	var timeout int64
+	var published bool
 	err := w.link.stream.catalog.do(ctx, func(conn *pgx.Conn) error {
-		return conn.QueryRow(ctx, walsenderSQL, w.link.pid).Scan(&state, &timeout, &standbys)
+		return conn.QueryRow(ctx, walsenderSQL, w.link.pid, publication).Scan(&state, &timeout, &standbys, &published)
 	})
 	if err != nil {
 		w.link.stream.log.Debug("cannot read the state of the walsender", "err", err)
@@ -437,6 +441,10 @@ func (w *watcher) check(ctx context.Context) error {
 	// The state of another role's walsender cannot be seen by an ordinary one; the setting can.
 	if state != "async" && (state != "" || matchesStandby(standbys)) {
 		return syncStandbyError(standbys)
+	}
+	if !published {
+		return fmt.Errorf("%w: publication %s does not exist; changes may be missing, which is a gap",
+			ErrPublicationLost, publication)
 	}
 	return nil
 }
