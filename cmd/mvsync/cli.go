@@ -38,7 +38,7 @@ func Run(ctx context.Context, args []string, std Streams) int {
 		std.Env = func(string) (string, bool) { return "", false }
 	}
 	c := &cli{std: std}
-	root := c.root()
+	root := c.root() //nolint:contextcheck // commands take the context of ExecuteContext below
 	root.SetArgs(args)
 	root.SetOut(std.Out)
 	root.SetErr(std.Err)
@@ -206,7 +206,7 @@ func lines(err error) []string {
 
 // joined reports whether the error is a list made by errors.Join, not one sentence that wraps several.
 func joined(err error) bool {
-	parts := err.(interface{ Unwrap() []error }).Unwrap() //nolint:errorlint // see lines
+	parts := err.(interface{ Unwrap() []error }).Unwrap()
 	texts := make([]string, len(parts))
 	for i, part := range parts {
 		texts[i] = part.Error()

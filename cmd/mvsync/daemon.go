@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -283,13 +284,8 @@ const (
 
 // allow counts a gap, and reports whether there were not too many.
 func (g *gapLimit) allow(now time.Time) bool {
-	kept := g.times[:0]
-	for _, t := range g.times {
-		if now.Sub(t) < gapsWithin {
-			kept = append(kept, t)
-		}
-	}
-	g.times = append(kept, now)
+	g.times = slices.DeleteFunc(g.times, func(t time.Time) bool { return now.Sub(t) >= gapsWithin })
+	g.times = append(g.times, now)
 	return len(g.times) <= gapsAllowed
 }
 

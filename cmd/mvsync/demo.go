@@ -77,10 +77,9 @@ func (c *cli) demo(ctx context.Context, length time.Duration) (err error) {
 	}()
 	d := &demo{cli: c, paint: c.colours(c.std.Out), notes: &notes{}}
 	d.say("Starting a private Postgres server ...")
-	password := rand.Text()
-	d.server, err = pgserver.Start(ctx, pgserver.Options{Password: password})
+	d.server, err = pgserver.Start(ctx, pgserver.Options{Password: rand.Text()})
 	if err != nil {
-		return err
+		return quietly(ctx, err)
 	}
 	defer func() {
 		// Before anything is printed about a panic, and whatever it is.

@@ -186,7 +186,7 @@ func (s *shop) visible() (time.Duration, bool) {
 // quietly drops an error that is only the end of ctx.
 func quietly(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
-		return nil
+		err = nil
 	}
 	return err
 }

@@ -40,7 +40,7 @@ func (s *service) start(ctx context.Context, gap string) error {
 		err = s.create(ctx, gap)
 	}
 	if err != nil {
-		s.engine.Close()
+		s.engine.Close() //nolint:contextcheck // it closes, whatever became of the context
 	}
 	return err
 }
@@ -218,7 +218,7 @@ func (s *service) undo(ctx context.Context, host *backing.Host) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), longest)
 	defer cancel()
 	// The engine's session holds locks in the catalog.
-	s.engine.Close()
+	s.engine.Close() //nolint:contextcheck // as above
 	return s.source.teardown(ctx, host, true, func(string) {})
 }
 

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/url"
+	"slices"
 	"strconv"
 	"sync"
 
@@ -44,7 +45,7 @@ func (p *pooler) serve(listener net.Listener) {
 			return
 		}
 		p.running.Go(func() {
-			defer client.Close()
+			defer func() { _ = client.Close() }()
 			if p.strict {
 				p.refuse(client)
 			} else {
@@ -72,7 +73,7 @@ func (p *pooler) forward(client net.Conn) error {
 	if err != nil {
 		return err
 	}
-	defer server.Close()
+	defer func() { _ = server.Close() }()
 	sent := make(chan error, 1)
 	go func() {
 		_, err := io.Copy(server, client)
@@ -86,8 +87,8 @@ func (p *pooler) forward(client net.Conn) error {
 
 func (p *pooler) answer(client io.Writer, server io.Reader) error {
 	for {
-		head := make([]byte, 5)
-		if _, err := io.ReadFull(server, head); err != nil {
+		var head [5]byte // a type and a length that counts itself
+		if _, err := io.ReadFull(server, head[:]); err != nil {
 			return err
 		}
 		body := make([]byte, binary.BigEndian.Uint32(head[1:])-4)
@@ -97,7 +98,7 @@ func (p *pooler) answer(client io.Writer, server io.Reader) error {
 		if head[0] == 'K' {
 			binary.BigEndian.PutUint32(body, 4_000_000_000)
 		}
-		if _, err := client.Write(append(head, body...)); err != nil {
+		if _, err := client.Write(slices.Concat(head[:], body)); err != nil {
 			return err
 		}
 		if head[0] == 'Z' {
