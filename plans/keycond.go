@@ -14,15 +14,29 @@ import (
 // Columns with the same name in table and input line up: columns[i] is compared
 // with the input's prefix+i.
 func keyMatch(alias string, columns []Column, keys, prefix string) string {
+	refs, names := make([]string, len(columns)), make([]string, len(columns))
+	for i, c := range columns {
+		refs[i], names[i] = alias+"."+quoteAlways(c.Name), prefixed(prefix, i)
+	}
+	return refMatch(refs, columns, keys, names)
+}
+
+// refMatch is keyMatch for any expressions, given the columns that they are, and
+// the names of the input's columns.
+func refMatch(refs []string, columns []Column, keys string, names []string) string {
 	if len(columns) == 0 {
 		return "EXISTS (SELECT FROM " + keys + ")"
 	}
 	parts := make([]string, 0, len(columns)+1)
 	for i, c := range columns {
-		parts = append(parts, columnMatch(alias+"."+quoteAlways(c.Name), c, keys, prefixed(prefix, i)))
+		parts = append(parts, columnMatch(refs[i], c, keys, names[i]))
 	}
 	if len(columns) > 1 {
-		parts = append(parts, "EXISTS (SELECT FROM "+keys+" mk WHERE "+sameKey(alias, columns, "mk", prefix)+")")
+		theirs := make([]string, len(names))
+		for i, n := range names {
+			theirs[i] = "mk." + n
+		}
+		parts = append(parts, "EXISTS (SELECT FROM "+keys+" mk WHERE "+sameRefs(refs, columns, theirs)+")")
 	}
 	return conjunction(parts)
 }
@@ -51,28 +65,27 @@ func equalOp(c Column) string {
 // columns that cannot be NULL comes first, so that it can be hashed; without
 // one, whole records are, where no collation of ours is lost by that.
 func sameKey(alias string, columns []Column, other, prefix string) string {
-	var hashed, rest []string
-	if len(columns) > 1 && !slices.ContainsFunc(columns, func(c Column) bool { return c.NotNull || c.Collation != "" }) {
-		return wholeKey(alias, columns, other, prefix)
-	}
+	refs, theirs := make([]string, len(columns)), make([]string, len(columns))
 	for i, c := range columns {
-		l, r := alias+"."+quoteAlways(c.Name), other+"."+prefixed(prefix, i)
-		if c.NotNull {
-			hashed = append(hashed, l+" "+equalOp(c)+" "+r)
-			continue
-		}
-		rest = append(rest, "("+l+" "+equalOp(c)+" "+r+" OR "+l+" IS NULL AND "+r+" IS NULL)")
+		refs[i], theirs[i] = alias+"."+quoteAlways(c.Name), other+"."+prefixed(prefix, i)
 	}
-	return strings.Join(append(hashed, rest...), " AND ")
+	return sameRefs(refs, columns, theirs)
 }
 
-// wholeKey compares the columns as one record, which can be hashed.
-func wholeKey(alias string, columns []Column, other, prefix string) string {
-	theirs := make([]string, len(columns))
-	for i := range columns {
-		theirs[i] = other + "." + prefixed(prefix, i)
+func sameRefs(refs []string, columns []Column, theirs []string) string {
+	if len(columns) > 1 && !slices.ContainsFunc(columns, func(c Column) bool { return c.NotNull || c.Collation != "" }) {
+		return "ROW(" + join(refs) + ")::record = ROW(" + join(theirs) + ")::record"
 	}
-	return "ROW(" + qualify(alias, columns) + ")::record = ROW(" + join(theirs) + ")::record"
+	var hashed, rest []string
+	for i, c := range columns {
+		equal := refs[i] + " " + equalOp(c) + " " + theirs[i]
+		if c.NotNull {
+			hashed = append(hashed, equal)
+			continue
+		}
+		rest = append(rest, "("+equal+" OR "+refs[i]+" IS NULL AND "+theirs[i]+" IS NULL)")
+	}
+	return strings.Join(append(hashed, rest...), " AND ")
 }
 
 // keyColumns are the columns k0, k1, ... that carry keys of the given columns.

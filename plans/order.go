@@ -6,11 +6,11 @@ import (
 )
 
 // Order sorts declarations so that every view comes after those that it reads.
+// Path is the search path of the bodies; empty: public.
 // Views on a cycle, and those that read themselves, are refused; what reads a
 // refused view is left in its place, and Compile will say what it misses. A query
 // that cannot be parsed reads nothing here: Compile says why.
-func Order(ds []Declaration, o Options) ([]Declaration, map[Name]*Refusal) {
-	path := o.SearchPath
+func Order(ds []Declaration, path []string) ([]Declaration, map[Name]*Refusal) {
 	if len(path) == 0 {
 		path = []string{"public"}
 	}

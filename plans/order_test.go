@@ -42,7 +42,7 @@ func TestOrder(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			got, refused := Order(tc.in, Options{})
+			got, refused := Order(tc.in, nil)
 			var names []string
 			for _, d := range got {
 				names = append(names, d.Name.Name)

@@ -242,9 +242,8 @@ type Projection struct {
 	// New gives Columns and Hidden over the CTE mvsync_new_0, whose columns are
 	// Sources[0].Columns by name.
 	New string
-	// KeyFrom holds, for each column of the view's key, the index into
-	// Sources[0].Columns of the column that gives its value; or -1 where the key
-	// column is a constant.
+	// KeyFrom holds, for each column of the view's key that is no constant, the
+	// index into Sources[0].Columns of the column that gives its value.
 	KeyFrom []int
 	// KeyColumns are the columns k0, k1, ... of mvsync_keys.
 	KeyColumns []Column
@@ -325,7 +324,9 @@ type FoldCell struct {
 // slices.
 type Residual struct {
 	// Slices are the ways in which touched keys are derived; each is applied to
-	// the whole batch, and the union of them is one keyed diff.
+	// the whole batch, and the union of them is one keyed diff. A plan of this
+	// package has one: where keys of several tables are touched, its key columns
+	// are those of all tables, and NULL stands for the other tables.
 	Slices []Slice
 }
 

@@ -15,7 +15,7 @@ func planProjection(ctx context.Context, a *analysis, p *Plan) (string, []needs,
 		return why, nil, nil
 	}
 	src := &p.Sources[0]
-	from, keys, why := a.keyFrom(p, src)
+	keyed, from, why := a.keyFrom(p, src)
 	if why != "" {
 		return why, nil, nil
 	}
@@ -26,20 +26,23 @@ func planProjection(ctx context.Context, a *analysis, p *Plan) (string, []needs,
 	if why, err := a.confirm(ctx, sql, p.Columns, imagesInput(newImages(0), src)); why != "" || err != nil {
 		return why, nil, err
 	}
-	keyed := p.keyed()
 	p.Projection = &Projection{
 		New: sql, KeyFrom: from, KeyColumns: keyColumns(keyed), Touched: keyMatch("s", keyed, "mvsync_keys", "k"),
 	}
-	return "", []needs{{columns: keys}}, nil
+	n := needs{}
+	for _, i := range from {
+		n.columns = append(n.columns, src.Columns[i].Name)
+	}
+	return "", []needs{n}, nil
 }
 
-// keyFrom finds the source column behind each column of the view's key.
-func (a *analysis) keyFrom(p *Plan, src *Source) (from []int, names []string, why string) {
+// keyFrom finds the source column behind each column of the view's key. Columns
+// that are constants tell no rows apart and are left out.
+func (a *analysis) keyFrom(p *Plan, src *Source) (keyed []Column, from []int, why string) {
 	outs := a.top.outputs()
 	for _, k := range p.Key {
 		e := outs[k].child("expr")
 		if e.tag == "CONST" {
-			from = append(from, -1)
 			continue
 		}
 		c, rest := a.top.bare(e)
@@ -54,7 +57,7 @@ func (a *analysis) keyFrom(p *Plan, src *Source) (from []int, names []string, wh
 			return nil, nil, "the key column " + p.Columns[k].Name + " is generated, and not in the stream before PostgreSQL 18"
 		}
 		from = append(from, i)
-		names = append(names, src.Columns[i].Name)
+		keyed = append(keyed, p.Columns[k])
 	}
-	return from, names, ""
+	return keyed, from, ""
 }

@@ -24,6 +24,7 @@ var arms = []arm{
 	{InverseProjection, planProjection},
 	{DeltaAggregate, planAggregate},
 	{ResidualRecompute, planResidual},
+	{JoinResidual, planJoin},
 }
 
 // choose plans the cheapest strategy that fits.
