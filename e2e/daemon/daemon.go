@@ -290,8 +290,9 @@ func (d *Daemon) check(o Options) func(context.Context, *pgx.Conn, []maintain.Ch
 	for name, body := range o.Bodies {
 		bodies[name] = body
 	}
+	c := &oracle.Checker{}
 	return func(ctx context.Context, conn *pgx.Conn, views []maintain.Checked) error {
-		c := &oracle.Checker{}
+		c.Views = c.Views[:0]
 		for _, v := range views {
 			if v.Plan.Nondeterministic {
 				continue

@@ -25,6 +25,7 @@ type Checker struct {
 	TimeZone string
 
 	checks, rows atomic.Int64
+	known        known
 }
 
 // Mismatch is the error of a check that found views to be wrong.
@@ -53,8 +54,17 @@ func (c *Checker) Checks() (views, rows int64) { return c.checks.Load(), c.rows.
 // Check compares all views within an open transaction, such as a round's before its commit. It works in a savepoint, so
 // that neither its settings nor a body's failure stay. The error is a [Mismatch] where views are wrong.
 func (c *Checker) Check(ctx context.Context, tx pgx.Tx) error {
+	if c.quick(ctx, tx) {
+		return nil
+	}
 	return c.pinned(ctx, tx, func(tx pgx.Tx) error {
-		return c.each(func(v View) (Diff, error) { return Compare(ctx, tx, v.Body, v.Table, v.Options) })
+		return c.each(func(v View) (Diff, error) {
+			cmp, diff, err := compare(ctx, tx, v.Body, v.Table, v.Options)
+			if err == nil {
+				c.known.add(&v, cmp)
+			}
+			return diff, err
+		})
 	})
 }
 

@@ -38,15 +38,20 @@ const (
 
 // Compare compares the table, named as SQL names it, with what the body returns to q.
 func Compare(ctx context.Context, q Querier, body, table string, opts Options) (Diff, error) {
+	_, diff, err := compare(ctx, q, body, table, opts)
+	return diff, err
+}
+
+func compare(ctx context.Context, q Querier, body, table string, opts Options) (*comparison, Diff, error) {
 	c, err := prepare(ctx, q, q, body, table, opts)
 	if err != nil {
-		return Diff{}, fmt.Errorf("compare %s with its body: %w", table, err)
+		return nil, Diff{}, fmt.Errorf("compare %s with its body: %w", table, err)
 	}
 	diff, err := c.run(ctx, q, c.bodySQL())
 	if err != nil {
-		return Diff{}, fmt.Errorf("compare %s with its body: %w", table, err)
+		return nil, Diff{}, fmt.Errorf("compare %s with its body: %w", table, err)
 	}
-	return diff, nil
+	return c, diff, nil
 }
 
 // CompareAcross is Compare for two sessions: what the body returns to one is compared with what the table holds for
