@@ -22,6 +22,9 @@ type Stream interface {
 	Barrier(ctx context.Context, lsn ingest.LSN) error
 	// Position is how far the stream has come: a commit's end or a keepalive's.
 	Position() ingest.LSN
+	// Relearn makes the stream look up again through which tables each relation's rows
+	// are read: partitions come and go without a trace in the stream.
+	Relearn()
 	// Confirm lets the server discard the log before lsn.
 	Confirm(lsn ingest.LSN)
 	// Rewind forgets what was received, taken or not, and receives everything again

@@ -19,7 +19,7 @@ func (e *Engine) Prepare(ctx context.Context) (int, error) {
 		return 0, err
 	}
 	e.views, e.refused = nil, nil
-	ordered, refused := plans.Order(e.o.Views, e.o.Planner)
+	ordered, refused := plans.Order(e.o.Views, e.o.Planner.SearchPath)
 	for _, d := range e.o.Views {
 		if r := refused[d.Name]; r != nil {
 			e.refuse(d.Name, r)
@@ -197,6 +197,9 @@ func (e *Engine) tryRecompile(ctx context.Context, changed []object) error {
 // replanAll compiles views again, publishes and watches what they read now. What was
 // known of the catalog before stays known: later changes show as differences.
 func (e *Engine) replanAll(ctx context.Context, hit []*view, before fingerprint, altered bool) error {
+	if e.stream != nil {
+		e.stream.Relearn()
+	}
 	for _, v := range hit {
 		if v.state == Paused {
 			continue // it is planned again when it is resumed

@@ -99,7 +99,7 @@ func Launch(t testing.TB, db *pgtest.DB, o Options) (*Daemon, error) {
 		Views: o.Views, Slot: target.Slot, Publication: target.Publication, Memory: 256 << 20, Log: log,
 		Connect: func(ctx context.Context, _ string) (*pgx.Conn, error) { return pgx.ConnectConfig(ctx, config.Copy()) },
 	}
-	mo.Publish = publisher{connect: mo.Connect, publication: replication.Publication{Name: target.Publication}, daemon: d}
+	mo.Publish = publisher{connect: mo.Connect, publication: replication.Publication{Name: target.Publication}}
 	d.Tally.Observe(&mo)
 	if !o.Unchecked {
 		mo.Check = d.check(o)
@@ -340,7 +340,6 @@ func OracleOptions(p *plans.Plan) oracle.Options {
 type publisher struct {
 	connect     func(context.Context, string) (*pgx.Conn, error)
 	publication replication.Publication
-	daemon      *Daemon
 }
 
 func (p publisher) Ensure(ctx context.Context, tables []uint32) (bool, error) {
@@ -350,9 +349,6 @@ func (p publisher) Ensure(ctx context.Context, tables []uint32) (bool, error) {
 	}
 	defer conn.Close(ctx)
 	m, err := p.publication.Ensure(ctx, conn, tables)
-	if p.daemon.Stream != nil {
-		p.daemon.Stream.Relearn()
-	}
 	return m.Changed(), err
 }
 
