@@ -63,7 +63,26 @@ func (s *scope) facts() *facts {
 	}
 	s.strictColumns(f, tree.child("quals"))
 	s.conditions(f, tree.child("quals"), false)
+	s.absences(f, tree.child("quals"))
 	return f
+}
+
+// absences records entries that WHERE wants absent: a column that is never NULL in
+// the table is NULL, so that an outer join found no row.
+func (s *scope) absences(f *facts, quals *node) {
+	for _, c := range conjuncts(quals) {
+		if c.tag != "NULLTEST" || c.num("nulltesttype") != 0 {
+			continue
+		}
+		a, ok := s.attrOf(c.child("arg"))
+		if !ok || !f.nullable[a.rt] || kind(s.rte(a.rt)) != rteRelation {
+			continue
+		}
+		r := s.a.relations[s.rte(a.rt).oid("relid")]
+		if at := r.attr(a.num); at != nil && at.NotNull {
+			f.fds = append(f.fds, fd{nil, attr{a.rt, 0}})
+		}
+	}
 }
 
 // entries lists the range table indexes below a FROM item.
