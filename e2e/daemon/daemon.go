@@ -202,6 +202,18 @@ func (d *Daemon) Stop() {
 	d.Join()
 }
 
+// Quit ends the daemon whatever it found: a negative test has seen its failure.
+func (d *Daemon) Quit() {
+	d.t.Helper()
+	d.cancel(nil)
+	select {
+	case <-d.done:
+	case <-time.After(60 * time.Second):
+		d.t.Fatal("the daemon does not end")
+	}
+	d.Excuse()
+}
+
 // Join waits for the daemon to end by itself.
 func (d *Daemon) Join() {
 	d.t.Helper()

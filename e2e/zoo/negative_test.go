@@ -46,7 +46,7 @@ func TestWrongBodiesFail(t *testing.T) {
 	}
 	list := slices.DeleteFunc(slices.Clone(shapes), func(s shape) bool { return wrong[s.name] == "" })
 	d := daemon.Start(t, db, daemon.Options{Views: views(list, false), Bodies: bodies, Log: discard{}})
-	t.Cleanup(d.Excuse) // before the daemon is stopped, which fails a test with mismatches
+	t.Cleanup(d.Quit)
 	w := write(t, db, workload.Options{Pause: 5 * time.Millisecond})
 	pgtest.Eventually(t, 2*time.Minute, func() error {
 		if missed := missed(d); len(missed) > 0 {
@@ -87,7 +87,7 @@ func TestWrongTwinFails(t *testing.T) {
 		Views:  []plans.Declaration{daemon.View("a1", shapes[slices.IndexFunc(shapes, func(s shape) bool { return s.name == "a1" })].body), twin},
 		Bodies: map[plans.Name]string{twin.Name: "select * from a1"}, Log: discard{},
 	})
-	t.Cleanup(d.Excuse)
+	t.Cleanup(d.Quit)
 	w := write(t, db, workload.Options{Tables: []string{"item"}})
 	require.ErrorContains(t, d.Reach(10_000, time.Minute), "a1_twin differs")
 	w.stop(t)
