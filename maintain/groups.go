@@ -1,6 +1,7 @@
 package maintain
 
 import (
+	"math"
 	"math/big"
 	"slices"
 	"strconv"
@@ -187,6 +188,11 @@ func (c *cell) add(f plans.FoldCell, text string, sign int64) bool {
 			return c.addInteger(text, sign)
 		}
 		return c.addNumeric(text, sign)
+	case plans.FoldSquares:
+		if f.Integer {
+			return c.addSquare(text, sign)
+		}
+		return c.addNumericSquare(text, sign)
 	case plans.FoldMin, plans.FoldMax, plans.FoldAnd, plans.FoldOr, plans.FoldBitAnd, plans.FoldBitOr:
 		if f.Old != (sign < 0) {
 			return true
@@ -207,14 +213,37 @@ func (c *cell) addInteger(text string, sign int64) bool {
 			c.i = sum
 			return true
 		}
+	}
+	c.addBig(big.NewInt(v), sign)
+	return true
+}
+
+// addBig adds what an int64 cannot hold, or cannot hold the sum of.
+func (c *cell) addBig(v *big.Int, sign int64) {
+	if c.sum == nil {
 		c.sum = big.NewInt(c.i)
 	}
-	w := big.NewInt(v)
 	if sign < 0 {
-		c.sum.Sub(c.sum, w)
+		c.sum.Sub(c.sum, v)
 	} else {
-		c.sum.Add(c.sum, w)
+		c.sum.Add(c.sum, v)
 	}
+}
+
+func (c *cell) addSquare(text string, sign int64) bool {
+	v, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return false
+	}
+	c.set = true
+	if c.sum == nil && v > math.MinInt32 && v <= math.MaxInt32 { // its square is an int64
+		if sum, ok := addInt64(c.i, v*v, sign); ok {
+			c.i = sum
+			return true
+		}
+	}
+	w := big.NewInt(v)
+	c.addBig(w.Mul(w, w), sign)
 	return true
 }
 
@@ -236,15 +265,30 @@ func (c *cell) addNumeric(text string, sign int64) bool {
 	if _, _, err := v.SetString(text); err != nil || v.Form != apd.Finite {
 		return false // NaN cannot be retracted
 	}
+	return c.addDecimal(&v, sign)
+}
+
+func (c *cell) addNumericSquare(text string, sign int64) bool {
+	var v, square apd.Decimal
+	if _, _, err := v.SetString(text); err != nil || v.Form != apd.Finite {
+		return false
+	}
+	if _, err := exact.Mul(&square, &v, &v); err != nil {
+		return false
+	}
+	return c.addDecimal(&square, sign)
+}
+
+func (c *cell) addDecimal(v *apd.Decimal, sign int64) bool {
 	if c.dec == nil {
 		c.dec = &apd.Decimal{Exponent: v.Exponent}
 	}
 	c.set = true
 	var err error
 	if sign < 0 {
-		_, err = exact.Sub(c.dec, c.dec, &v)
+		_, err = exact.Sub(c.dec, c.dec, v)
 	} else {
-		_, err = exact.Add(c.dec, c.dec, &v)
+		_, err = exact.Add(c.dec, c.dec, v)
 	}
 	return err == nil
 }
@@ -275,7 +319,7 @@ func (c *cell) extreme(f plans.FoldCell, text string) bool {
 		c.i &= v
 	case plans.FoldBitOr:
 		c.i |= v
-	case plans.FoldCount, plans.FoldSum:
+	case plans.FoldCount, plans.FoldSum, plans.FoldSquares:
 		return false
 	}
 	return true
@@ -285,7 +329,7 @@ func (c *cell) extreme(f plans.FoldCell, text string) bool {
 func (c *cell) value(f plans.FoldCell) ingest.Value {
 	switch f.Op {
 	case plans.FoldCount:
-	case plans.FoldSum:
+	case plans.FoldSum, plans.FoldSquares:
 		switch {
 		case c.dec != nil:
 			return ingest.Text(c.dec.Text('f'))
@@ -331,7 +375,7 @@ func (gr *group) idle(cells []plans.FoldCell) bool {
 	}
 	for i, c := range gr.cells {
 		switch cells[i].Op {
-		case plans.FoldCount, plans.FoldSum:
+		case plans.FoldCount, plans.FoldSum, plans.FoldSquares:
 			if c.i != 0 || (c.sum != nil && c.sum.Sign() != 0) || (c.dec != nil && !c.dec.IsZero()) {
 				return false
 			}

@@ -18,6 +18,7 @@ type partial struct {
 	bare    int  // index of the source column that the argument is, or -1
 	counts  int  // index of the partial that counts its arguments
 	special bool // NaN or infinity may hide in a sum
+	exact   bool // values of typ that are equal are the same bytes
 }
 
 // grouping is a body that groups, taken apart.
@@ -28,10 +29,12 @@ type grouping struct {
 	scope    *scope
 	sql      string // flat text in the form of GROUP BY, without ORDER BY
 	sel      *selectText
-	groups   []int // output columns by which it groups
+	whole    *selectText // the same before declared aggregates were decomposed
+	groups   []int       // output columns by which it groups
 	partials []*partial
 	results  []string // an expression over m for each output column
 	calls    []aggregateCall
+	laws     []Law
 }
 
 // aggregateCall is an aggregate of the target list.
@@ -108,12 +111,87 @@ func (a *analysis) grouping(ctx context.Context, p *Plan) (*grouping, string, er
 			return nil, "", err
 		}
 	}
-	sel, ok := splitSelect(g.sql)
-	if !ok || len(sel.targets) != len(p.Columns) {
+	if !g.split() {
 		return nil, "its text cannot be taken apart", nil
 	}
+	g.whole = g.sel
+	why, err := g.expandDeclared(ctx)
+	return g, why, err
+}
+
+// split finds the clauses of the text.
+func (g *grouping) split() bool {
+	sel, ok := splitSelect(g.sql)
 	g.sel = sel
-	return g, "", nil
+	return ok && len(sel.targets) == len(g.p.Columns)
+}
+
+// expandDeclared puts expressions over Postgres' own aggregates in the place of
+// the aggregates that are declared to be that.
+func (g *grouping) expandDeclared(ctx context.Context) (string, error) {
+	calls := g.findCalls()
+	nodes, err := g.analyzeCalls(ctx, calls)
+	if err != nil {
+		return "", err
+	}
+	var edits []edit
+	for i, c := range calls {
+		n := nodes[i]
+		if n == nil || n.tag != "AGGREF" {
+			continue
+		}
+		r := g.a.declared[n.oid("aggfnoid")]
+		if r == nil {
+			continue
+		}
+		args, why := g.arguments(c, n)
+		if why != "" {
+			return why, nil
+		}
+		g.laws = append(g.laws, g.law(r, c, args))
+		if r.state == nil {
+			edits = append(edits, edit{c.span, r.expand(g.argumentTexts(c, args, r), g.sel.filterOf(c))})
+		}
+	}
+	if len(edits) == 0 {
+		return "", nil
+	}
+	d, err := g.a.try(ctx, splice(g.sql, edits...))
+	if err != nil {
+		return "", err
+	}
+	g.sql, g.scope = d.text, newScope(g.a, d.tree, nil)
+	if !g.split() {
+		return "its text cannot be taken apart", nil
+	}
+	return "", nil
+}
+
+// argumentTexts are the arguments of a call as they stand, with the casts that
+// canonical text leaves out.
+func (g *grouping) argumentTexts(c call, args []*node, r *declaredRule) []string {
+	at := slices.IndexFunc(g.sel.toks, func(t token) bool { return t.start >= c.args.start })
+	end := slices.IndexFunc(g.sel.toks, func(t token) bool { return t.start >= c.args.end })
+	parts := g.sel.commas(at, end)
+	out := make([]string, len(args))
+	for i, n := range args {
+		out[i] = g.sel.span(parts[i][0], parts[i][1]).of(g.sql)
+		if isImplicit(n) {
+			out[i] = "(" + out[i] + ")::" + r.args[i]
+		}
+	}
+	return out
+}
+
+// isImplicit reports a cast that canonical text leaves out.
+func isImplicit(n *node) bool {
+	const implicit = 2 // COERCE_IMPLICIT_CAST
+	for _, f := range []string{"funcformat", "relabelformat", "coerceformat", "convertformat"} {
+		if n.text(f) != "" {
+			return n.num(f) == implicit
+		}
+	}
+	return false
 }
 
 // regroup writes SELECT DISTINCT as GROUP BY around it.
@@ -241,23 +319,19 @@ func (g *grouping) analyzeCalls(ctx context.Context, calls []call) ([]*node, err
 
 // decompose finds the partials of a call, and its result over them.
 func (g *grouping) decompose(c call, n *node) (done aggregateCall, why string) {
-	arg, why := g.argument(c, n)
+	args, why := g.arguments(c, n)
 	if why != "" {
 		return done, why
 	}
-	r, ok := g.a.algebraOf(g.a.functions[n.oid("aggfnoid")], arg)
-	if !ok {
-		why := c.of(g.sql) + " has no algebra that is exact for its argument"
-		if arg != nil && g.scope.isFloat(arg) {
-			why = c.of(g.sql) + " adds floats, whose sums depend on the order"
-		}
+	r, why := g.rule(c, n, args)
+	if why != "" {
 		return done, why
 	}
 	done = aggregateCall{call: c, shown: -1}
 	values := map[string]string{}
 	counts := -1
 	for _, pr := range r.partials {
-		i := g.addCall(pr, c, n, arg)
+		i := g.addCall(pr, c, n, args)
 		if pr.kind == countPartial {
 			counts = i
 		} else {
@@ -272,32 +346,58 @@ func (g *grouping) decompose(c call, n *node) (done aggregateCall, why string) {
 	return done, ""
 }
 
-// argument returns the argument of a call whose values add up one by one.
-func (g *grouping) argument(c call, n *node) (arg *node, why string) {
-	text := c.of(g.sql)
-	if n == nil || n.tag != "AGGREF" {
-		return nil, text + " is no plain aggregate"
+// rule finds the algebra of a call: Postgres' own or a declared one.
+func (g *grouping) rule(c call, n *node, args []*node) (*rule, string) {
+	f := g.a.functions[n.oid("aggfnoid")]
+	if d := g.a.declared[n.oid("aggfnoid")]; d != nil && d.state != nil {
+		return d.rule(), ""
 	}
-	args := n.nodes("args")
+	var arg *node
+	if len(args) > 0 {
+		arg = args[0]
+	}
+	if r, ok := g.a.algebraOf(f, arg); ok && len(args) <= 1 {
+		return r, ""
+	}
+	text := c.of(g.sql)
 	switch {
+	case f != nil && f.Schema != "pg_catalog":
+		return nil, text + " has no algebra; declare one under aggregates: " + f.signature()
+	case arg != nil && g.scope.isFloat(arg):
+		return nil, text + " adds floats, whose sums depend on the order"
+	}
+	return nil, text + " has no algebra that is exact for its argument"
+}
+
+// arguments returns the arguments of a call whose rows add up one by one.
+func (g *grouping) arguments(c call, n *node) (args []*node, why string) {
+	text := c.of(g.sql)
+	switch {
+	case n == nil || n.tag != "AGGREF":
+		return nil, text + " is no plain aggregate"
 	case n.has("aggdistinct"):
 		return nil, text + " counts each value once, which needs all values"
 	case n.has("aggorder") || n.text("aggkind") != "n":
 		return nil, text + " needs all values in order"
-	case len(args) > 1:
-		return nil, text + " has no algebra that is exact"
-	case len(args) == 1:
-		return args[0].child("expr"), ""
+	case n.is("aggvariadic"):
+		return nil, text + " takes its arguments from an array"
 	}
-	return nil, ""
+	for _, t := range n.nodes("args") {
+		args = append(args, t.child("expr"))
+	}
+	return args, ""
 }
 
 // addCall adds a partial of a call. Arguments that are never NULL and are not
 // filtered are counted by the group's own multiplicity.
-func (g *grouping) addCall(pr partialRule, c call, n, arg *node) int {
+func (g *grouping) addCall(pr partialRule, c call, n *node, args []*node) int {
 	filter := c.suffix.of(g.sql)
-	if pr.kind == countPartial && filter == "" && (arg == nil || g.scope.solid(arg)) {
+	if pr.kind == countPartial && filter == "" && (pr.call == "count(*)" || g.scope.allSolid(args)) {
 		return 0
+	}
+	var arg *node
+	if len(args) > 0 {
+		arg = args[0]
 	}
 	i := g.add(pr, c.args.of(g.sql), filter, arg)
 	pt := g.partials[i]
@@ -305,10 +405,12 @@ func (g *grouping) addCall(pr partialRule, c call, n, arg *node) int {
 		t := n.oid("aggtype")
 		pt.typ.TypeOID, pt.typ.Type = t, g.a.types[t].Display
 		pt.typ.HasArray = g.a.types[t].HasArray
-		pt.typ.Collation = g.a.collationName(n.oid("aggcollid"), t)
-		if l := n.oid("inputcollid"); l != 0 && pt.typ.Collation == "" {
-			pt.typ.Collation = g.a.collationName(l, t)
+		collation := n.oid("aggcollid")
+		if l := n.oid("inputcollid"); l != 0 && g.a.collationName(collation, t) == "" {
+			collation = l
 		}
+		pt.typ.Collation = g.a.collationName(collation, t)
+		pt.exact = g.a.exact(t, -1, collation)
 	}
 	return i
 }

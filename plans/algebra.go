@@ -15,6 +15,9 @@ const (
 	// latticePartial only ever moves one way; an old image may force a look at
 	// the source.
 	latticePartial
+	// statePartial is the result of a user-defined aggregate, which a declared
+	// function decodes into its state.
+	statePartial
 )
 
 // partialRule is one partial of an aggregate: an aggregate itself, whose result
@@ -33,6 +36,12 @@ type partialRule struct {
 	// moved is true where a retraction (r, over old images) may change the merged
 	// value x, for a lattice. R is not NULL.
 	moved string
+	// covered is true where new images of the same batch (y) hold what the old ones
+	// (r) took away, so that the retraction cannot matter. It is sound only where
+	// every new image is there at the end of the batch.
+	covered string
+	// state is set for a statePartial.
+	state *stateRule
 	// fold is the operation that Go knows, 0 for none.
 	fold FoldOp
 }
@@ -56,7 +65,7 @@ var (
 	countOf   = partialRule{kind: countPartial, name: "c", call: "count(#)", result: fixedType(int8OID), fold: FoldCount}
 	sumOf     = partialRule{kind: sumPartial, name: "s", call: "sum(#)", result: sumType, fold: FoldSum}
 	squaresOf = partialRule{
-		kind: sumPartial, name: "q", call: "sum((#)::numeric * (#)::numeric)", result: fixedType(numericOID),
+		kind: sumPartial, name: "q", call: "sum((#)::numeric * (#)::numeric)", result: fixedType(numericOID), fold: FoldSquares,
 	}
 )
 
@@ -66,12 +75,13 @@ const lattice = "CASE WHEN {c} = 0 THEN NULL ELSE {v} END"
 // variance is the numerator of every variance, as Postgres computes it.
 const variance = "({c} * {q}::numeric - {s}::numeric * {s}::numeric)"
 
-// Postgres prints a variance of zero as 0, and takes square roots of the rounded
-// variance at its own scale.
+// Postgres prints a variance of zero as 0. It takes the square root of the
+// variance as it is rounded for print, to as many digits: sqrt alone would choose
+// its own, and 30 more digits keep the second rounding from showing.
 const (
 	varPop   = "CASE WHEN {c} = 0 THEN NULL WHEN " + variance + " <= 0 THEN 0 ELSE " + variance + " / ({c}::numeric * {c}) END"
 	varSamp  = "CASE WHEN {c} <= 1 THEN NULL WHEN " + variance + " <= 0 THEN 0 ELSE " + variance + " / ({c}::numeric * ({c} - 1)) END"
-	rootOpen = "(SELECT CASE WHEN v = 0 THEN 0 ELSE round(sqrt(round(v, scale(v) + 30)), scale(v)) END FROM (SELECT "
+	rootOpen = "(SELECT CASE WHEN v IN (0, 'NaN') THEN v ELSE round(sqrt(round(v, scale(v) + 30)), scale(v)) END FROM (SELECT "
 	rootShut = ") AS deviation(v))"
 )
 
@@ -105,22 +115,28 @@ var algebra = []rule{
 		result: rootOpen + varSamp + rootShut,
 	},
 	{names: []string{"max"}, accepts: ordered, result: "{v}", shown: "v", partials: []partialRule{{
-		kind: latticePartial, name: "v", call: "max(#)", merge: "GREATEST(x, y)", moved: "NOT coalesce(r < x, false)", fold: FoldMax,
+		kind: latticePartial, name: "v", call: "max(#)", merge: "GREATEST(x, y)", moved: "NOT coalesce(r < x, false)",
+		covered: "y > r OR E AND y = r", fold: FoldMax,
 	}}},
 	{names: []string{"min"}, accepts: ordered, result: "{v}", shown: "v", partials: []partialRule{{
-		kind: latticePartial, name: "v", call: "min(#)", merge: "LEAST(x, y)", moved: "NOT coalesce(r > x, false)", fold: FoldMin,
+		kind: latticePartial, name: "v", call: "min(#)", merge: "LEAST(x, y)", moved: "NOT coalesce(r > x, false)",
+		covered: "y < r OR E AND y = r", fold: FoldMin,
 	}}},
 	{names: []string{"bool_and", "every"}, accepts: anyType, result: lattice, shown: "v", partials: []partialRule{countOf, {
-		kind: latticePartial, name: "v", call: "bool_and(#)", merge: "coalesce(x, true) AND coalesce(y, true)", moved: "NOT r", fold: FoldAnd,
+		kind: latticePartial, name: "v", call: "bool_and(#)", merge: "coalesce(x, true) AND coalesce(y, true)", moved: "NOT r",
+		covered: "NOT y", fold: FoldAnd,
 	}}},
 	{names: []string{"bool_or"}, accepts: anyType, result: lattice, shown: "v", partials: []partialRule{countOf, {
-		kind: latticePartial, name: "v", call: "bool_or(#)", merge: "coalesce(x, false) OR coalesce(y, false)", moved: "r", fold: FoldOr,
+		kind: latticePartial, name: "v", call: "bool_or(#)", merge: "coalesce(x, false) OR coalesce(y, false)", moved: "r",
+		covered: "y", fold: FoldOr,
 	}}},
 	{names: []string{"bit_or"}, accepts: isInteger, result: lattice, shown: "v", partials: []partialRule{countOf, {
-		kind: latticePartial, name: "v", call: "bit_or(#)", merge: "coalesce(x, 0::T) | coalesce(y, 0::T)", moved: "r <> 0", fold: FoldBitOr,
+		kind: latticePartial, name: "v", call: "bit_or(#)", merge: "coalesce(x, 0::T) | coalesce(y, 0::T)", moved: "r <> 0",
+		covered: "(r & ~ y) = 0", fold: FoldBitOr,
 	}}},
 	{names: []string{"bit_and"}, accepts: isInteger, result: lattice, shown: "v", partials: []partialRule{countOf, {
-		kind: latticePartial, name: "v", call: "bit_and(#)", merge: "coalesce(x, (-1)::T) & coalesce(y, (-1)::T)", moved: "r <> -1", fold: FoldBitAnd,
+		kind: latticePartial, name: "v", call: "bit_and(#)", merge: "coalesce(x, (-1)::T) & coalesce(y, (-1)::T)", moved: "r <> -1",
+		covered: "(y & ~ r) = 0", fold: FoldBitAnd,
 	}}},
 }
 

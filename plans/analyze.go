@@ -35,6 +35,8 @@ type analysis struct {
 	views   []uint32
 	sources []*relation // tables read, in the order of their first place in the tree
 	coarse  bool        // a key may be weakened by a collation
+	// declared holds the user-defined aggregates of the body whose algebra is known.
+	declared map[uint32]*declaredRule
 }
 
 // described is a view's definition as the catalog has it.
@@ -72,7 +74,10 @@ func analyze(ctx context.Context, tx pgx.Tx, d Declaration, o Options) (*analysi
 	if err := a.flatten(ctx, desc); err != nil {
 		return nil, err
 	}
-	return a, a.loadTree(ctx)
+	if err := a.loadTree(ctx); err != nil {
+		return nil, err
+	}
+	return a, a.loadDeclared(ctx)
 }
 
 // standIns makes empty tables for producers that do not exist yet, or have

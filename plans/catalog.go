@@ -88,7 +88,7 @@ type typeInfo struct {
 	Subtype   uint32 // of a range or multirange
 	EqualIn   string // schema of the equality operator of its default btree class
 	In, Out   uint32 // input and output functions
-	Display   string // as format_type prints it without a modifier
+	Display   string // as format_type prints it for any modifier: bpchar, where character would be one character
 }
 
 // function is a row of pg_proc, with the operator it was reached through.
@@ -198,7 +198,7 @@ SELECT t.oid, n.nspname, t.typname, t.typtype::text, t.typcategory::text, t.typb
                         OR EXISTS (SELECT FROM pg_cast k WHERE k.castsource = t.oid AND k.casttarget = c.opcintype
                                    AND k.castmethod = 'b' AND k.castcontext = 'i'))
                  ORDER BY c.opcintype = t.oid DESC LIMIT 1), ''),
-       t.typinput::oid, t.typoutput::oid, format_type(t.oid, NULL)
+       t.typinput::oid, t.typoutput::oid, format_type(t.oid, -1)
 FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace
 WHERE t.oid = ANY ($1::oid[])`
 

@@ -21,7 +21,7 @@ func (g *grouping) build(ctx context.Context) (string, error) {
 	for k, i := range g.groups {
 		agg.Groups = append(agg.Groups, GroupColumn{Column: i, Type: groups[k].Type, Source: g.bare(g.scope.plain(g.groupExpr(k)))})
 	}
-	p.Eval = g.eval()
+	p.Eval, p.Laws = g.eval(), g.laws
 	agg.Rerun = p.Eval
 	if len(groups) > 0 {
 		agg.Touched = keyMatch("s", groups, "mvsync_delta", "g")
@@ -70,13 +70,16 @@ func (g *grouping) eval() string {
 	if hidden.Len() == 0 {
 		return g.p.Body
 	}
-	return splice(g.sql, edit{span{g.sel.list.end, g.sel.list.end}, hidden.String()})
+	return splice(g.whole.sql, edit{span{g.whole.list.end, g.whole.list.end}, hidden.String()})
 }
 
-// cells are the columns of a partial in DeltaColumns: a lattice has one over new
-// and one over old images.
+// twoSided reports a partial that new and old images contribute to apart.
+func (pt *partial) twoSided() bool { return pt.kind == latticePartial || pt.kind == statePartial }
+
+// cells are the columns of a partial in DeltaColumns: a two-sided one has one over
+// new and one over old images.
 func (pt *partial) cells() []Column {
-	if pt.kind != latticePartial {
+	if !pt.twoSided() {
 		return []Column{pt.typ}
 	}
 	return []Column{pt.inserted(), pt.retracted()}
@@ -125,8 +128,14 @@ func (g *grouping) leg(images string) (string, error) {
 	}
 	for _, pt := range g.partials {
 		expr := pt.expr
-		if pt.kind == sumPartial {
+		switch pt.kind {
+		case sumPartial:
 			expr = "coalesce(" + pt.finite() + ", " + pt.zero() + ")"
+		case statePartial: // NULL is kept for no rows
+			counted := g.partials[pt.counts].expr + " > 0"
+			dirty = append(dirty, counted+" AND ("+expr+") IS NULL")
+			expr = "CASE WHEN " + counted + " THEN " + expr + " END"
+		case countPartial, latticePartial:
 		}
 		cols = append(cols, expr+" AS "+pt.typ.Name)
 		if pt.special {
@@ -172,6 +181,9 @@ func (g *grouping) delta() (string, error) {
 	if err != nil {
 		return "", err
 	}
+	if g.stateful() {
+		return g.paired(fresh, gone), nil
+	}
 	var groups, plus, minus, out []string
 	for k := range g.groups {
 		name := prefixed("g", k)
@@ -185,9 +197,8 @@ func (g *grouping) delta() (string, error) {
 			none := collate("NULL::"+pt.typ.Type, pt.typ)
 			plus = append(plus, n+" AS "+n+"_i", none+" AS "+n+"_r")
 			minus = append(minus, none, n)
-			for _, c := range pt.cells() {
-				out = append(out, pt.fold2("u."+c.Name)+" AS "+c.Name)
-			}
+			i, r := pt.fold2("u."+pt.inserted().Name), pt.fold2("u."+pt.retracted().Name)
+			out = append(out, i+" AS "+pt.inserted().Name, pt.uncovered(i, r)+" AS "+pt.retracted().Name)
 			continue
 		}
 		plus, minus = append(plus, n), append(minus, pt.negated())
@@ -199,6 +210,50 @@ func (g *grouping) delta() (string, error) {
 		sql += "\nGROUP BY " + join(groups)
 	}
 	return sql, nil
+}
+
+// uncovered is what old images give to a lattice, or NULL where new ones give it
+// back: all of them are there at the end of the batch.
+func (pt *partial) uncovered(y, r string) string {
+	exact := "false"
+	if pt.exact {
+		exact = "true"
+	}
+	return "CASE WHEN " + words(pt.covered, map[string]string{"y": y, "r": r, "E": exact}) + " THEN NULL ELSE " + r + " END"
+}
+
+// stateful reports partials for which Postgres has no aggregate that adds two.
+func (g *grouping) stateful() bool {
+	return slices.ContainsFunc(g.partials, func(pt *partial) bool { return pt.kind == statePartial })
+}
+
+// paired is delta where the sides cannot be added up by an aggregate: it puts
+// each group's row of one side beside that of the other.
+func (g *grouping) paired(fresh, gone string) string {
+	var out, left, right []string
+	for k := range g.groups {
+		name := prefixed("g", k)
+		out = append(out, "coalesce(f."+name+", g."+name+") AS "+name)
+		left, right = append(left, "f."+name), append(right, "g."+name)
+	}
+	for _, pt := range g.partials {
+		n := pt.typ.Name
+		f, gr := collate("f."+n, pt.typ), collate("g."+n, pt.typ)
+		switch pt.kind {
+		case latticePartial:
+			out = append(out, f+" AS "+pt.inserted().Name, pt.uncovered(f, gr)+" AS "+pt.retracted().Name)
+		case statePartial:
+			out = append(out, f+" AS "+pt.inserted().Name, gr+" AS "+pt.retracted().Name)
+		case countPartial, sumPartial:
+			out = append(out, "coalesce("+f+", "+pt.zero()+") - coalesce("+gr+", "+pt.zero()+") AS "+n)
+		}
+	}
+	out = append(out, "coalesce(f.dirty, false) OR coalesce(g.dirty, false) AS dirty")
+	on := "CROSS JOIN (" + gone + ") g"
+	if len(g.groups) > 0 { // whole records are compared, NULL with NULL
+		on = "FULL JOIN (" + gone + ") g ON ROW(" + join(left) + ")::record = ROW(" + join(right) + ")::record"
+	}
+	return "SELECT " + join(out) + "\nFROM (" + fresh + ") f\n  " + on
 }
 
 func (pt *partial) negated() string {
@@ -229,12 +284,17 @@ func (g *grouping) merge() string {
 	return "SELECT " + join(cols) + "\nFROM (" + g.merged() + ") m"
 }
 
-// storedForm is a partial as its own aggregate prints it: NULL without a value.
+// storedForm is a partial as its own aggregate prints it: mostly NULL without a
+// value.
 func (g *grouping) storedForm(pt *partial) string {
 	if pt.kind == countPartial || pt.counts < 0 {
 		return "m." + pt.typ.Name
 	}
-	return "CASE WHEN m." + g.partials[pt.counts].typ.Name + " = 0 THEN NULL ELSE m." + pt.typ.Name + " END"
+	empty := "NULL"
+	if pt.state != nil {
+		empty = pt.state.empty
+	}
+	return "CASE WHEN m." + g.partials[pt.counts].typ.Name + " = 0 THEN " + empty + " ELSE m." + pt.typ.Name + " END"
 }
 
 // verdict says when a merged row must be run again, and when its group lives.
@@ -274,18 +334,18 @@ func (g *grouping) merged() string {
 	bad := []string{"d.dirty"}
 	for _, pt := range g.partials {
 		for _, c := range pt.cells() {
-			if pt.kind == latticePartial {
+			switch pt.kind {
+			case latticePartial:
 				sums = append(sums, pt.fold2("d."+c.Name)+" AS "+c.Name)
-			} else {
+			case countPartial, sumPartial:
 				sums = append(sums, "sum(d."+c.Name+")::"+c.Type+" AS "+c.Name)
+			case statePartial: // the rows are taken as they come
 			}
 		}
 		value := g.mergedValue(pt)
 		cols = append(cols, value+" AS "+pt.typ.Name)
-		if pt.kind == latticePartial {
-			r := "d." + pt.retracted().Name
-			moved := words(pt.moved, map[string]string{"r": collate(r, pt.typ), "x": value})
-			bad = append(bad, "("+r+" IS NOT NULL AND ("+moved+"))")
+		if pt.twoSided() {
+			bad = append(bad, "("+g.doubt(pt, value)+")")
 		}
 	}
 	cols = append(cols, "coalesce("+strings.Join(bad, " OR ")+", false) AS bad")
@@ -293,7 +353,53 @@ func (g *grouping) merged() string {
 	if len(groups) > 0 {
 		delta += " GROUP BY " + join(groups)
 	}
+	if g.stateful() { // Delta alone gives them, one row a group
+		delta = "TABLE mvsync_delta"
+	}
 	return "SELECT " + join(cols) + "\n  FROM (" + delta + ") d\n  LEFT JOIN " + g.storedJoin()
+}
+
+// doubt is true where a retraction may have changed the merged value of a
+// two-sided partial in a way that the value does not show. Without values left,
+// it does not matter what they were.
+func (g *grouping) doubt(pt *partial, value string) string {
+	gone := "d." + pt.retracted().Name + " IS NOT NULL"
+	some := ""
+	if pt.counts >= 0 {
+		some = g.mergedValue(g.partials[pt.counts]) + " <> 0 AND "
+	}
+	if pt.kind == latticePartial {
+		r := collate("d."+pt.retracted().Name, pt.typ)
+		return some + gone + " AND (" + words(pt.moved, map[string]string{"r": r, "x": value}) + ")"
+	}
+	lost := "(" + value + ") IS NULL OR " + g.hadSome(pt) + " AND (s." + quoteAlways(pt.stored) + ") IS NULL"
+	if pt.state.negate == "" {
+		lost += " OR NOT (d." + pt.retracted().Name + " IS NULL)"
+	}
+	return some + "(" + lost + ")"
+}
+
+// hadSome is true where the stored row counted values of the partial.
+func (g *grouping) hadSome(pt *partial) string {
+	return "coalesce(s." + quoteAlways(g.partials[pt.counts].stored) + ", 0) > 0"
+}
+
+// mergedState merges the states that results stand for.
+func (g *grouping) mergedState(pt *partial) string {
+	st := pt.state
+	decoded := func(ref string) (state, there string) {
+		ref = collate(ref, pt.typ)
+		return st.decode + "(" + ref + ")", "NOT (" + ref + " IS NULL)"
+	}
+	x, _ := decoded("s." + quoteAlways(pt.stored))
+	y, hasY := decoded("d." + pt.inserted().Name)
+	v := st.merged(x, g.hadSome(pt), y, hasY)
+	if st.negate != "" {
+		r, hasR := decoded("d." + pt.retracted().Name)
+		v = "CASE WHEN " + hasR + " THEN " + st.merge + "(" + v + ", " + st.negate + "(" + r + ")) ELSE " + v + " END"
+	}
+	some := g.mergedValue(g.partials[pt.counts]) + " > 0"
+	return "CASE WHEN " + some + " THEN " + finalOf(st, v) + " END"
 }
 
 // mergedValue is a partial after the batch.
@@ -302,6 +408,8 @@ func (g *grouping) mergedValue(pt *partial) string {
 	switch {
 	case pt.stored == "":
 		return "d." + pt.typ.Name
+	case pt.kind == statePartial:
+		return g.mergedState(pt)
 	case pt.kind == countPartial:
 		return "(coalesce(" + stored + ", 0) + coalesce(d." + pt.typ.Name + ", 0))"
 	case pt.kind == sumPartial:
@@ -379,7 +487,7 @@ func (g *grouping) foldable(pt *partial) bool {
 	switch pt.fold {
 	case FoldCount, FoldAnd, FoldOr:
 		return true
-	case FoldSum:
+	case FoldSum, FoldSquares:
 		return exactNumber(g.a, pt.arg)
 	default:
 		return isInteger(g.a, pt.arg)

@@ -79,10 +79,16 @@ type Options struct {
 	Producers map[Name]*Plan
 }
 
-// Declared is the algebra of a user-defined aggregate over one state type.
+// Declared is the algebra of a user-defined aggregate: names of IMMUTABLE SQL
+// functions over one state type s, as quote_ident writes them with the schema, or
+// an expression.
 type Declared struct {
-	Merge, Negate, Decode string // SQL functions: (s, s) s; (s) s; (result) s
-	Decompose             string // an expression over named partials
+	Merge  string // (s, s) s: the state of both
+	Negate string // (s) s: takes the state out again when merged; empty: none
+	Decode string // (result) s: the state that a result stands for
+	// Decompose is an expression over Postgres' own aggregates of the arguments,
+	// which are called as the aggregate names them, else x, or x1, x2 and so on.
+	Decompose string
 }
 
 // Plan is everything that maintaining a view needs to know about it.
@@ -126,6 +132,8 @@ type Plan struct {
 	// views' tables were not yet brought up to date. Empty where the view reads no
 	// other, or none together with tables.
 	Inlined string
+	// Laws are what the declared algebra of the body's aggregates promises.
+	Laws []Law
 	// At most one of these is set; none: full rebuild.
 	Projection *Projection
 	Aggregate  *Aggregate
@@ -236,16 +244,18 @@ type SourceColumn struct {
 	Generated bool // not in the stream before 18
 }
 
-// Projection is the arm of inverse-projection: a changed row's images give the
-// view's rows without a look at the source.
+// Projection is the arm of inverse-projection and prefix-delete: a changed row's
+// images give the view's rows without a look at the source.
 type Projection struct {
 	// New gives Columns and Hidden over the CTE mvsync_new_0, whose columns are
 	// Sources[0].Columns by name.
 	New string
-	// KeyFrom holds, for each column of the view's key that is no constant, the
-	// index into Sources[0].Columns of the column that gives its value.
+	// KeyFrom holds, for each column of the touched keys, the index into
+	// Sources[0].Columns of the column that gives its value. For an
+	// inverse-projection those are the columns of the view's key, -1 for one that is
+	// a constant; for a prefix-delete the columns of the source's key.
 	KeyFrom []int
-	// KeyColumns are the columns k0, k1, ... of mvsync_keys.
+	// KeyColumns are the columns k0, k1, ... of mvsync_keys, without constants.
 	KeyColumns []Column
 	// Touched is over s and the CTE mvsync_keys.
 	Touched string
@@ -265,7 +275,8 @@ type Aggregate struct {
 	Fold *Fold
 	// Merge gives Columns, Hidden, mvsync_residual (true: the group must be run
 	// again) and mvsync_keep (false: the group is empty and goes away) over the
-	// CTEs mvsync_delta and mvsync_stored. Mvsync_delta may hold a group twice.
+	// CTEs mvsync_delta and mvsync_stored. Where Fold is given, mvsync_delta may
+	// hold a group twice.
 	Merge string
 	// Touched is over s and the CTE mvsync_delta.
 	Touched string
@@ -299,12 +310,14 @@ type Fold struct {
 // FoldOp is what a cell of a folded group accumulates.
 type FoldOp int
 
-// The operations of a fold. Count and Sum are signed: an old image subtracts.
+// The operations of a fold. Count, Sum and Squares are signed: an old image
+// subtracts.
 // The others come in two cells each, one over new and one over old images.
 const (
-	FoldCount FoldOp = iota + 1 // images whose argument is not NULL
-	FoldSum                     // NULL counts as nothing; 0 where there was none
-	FoldMin                     // NULL where there was none, as for all below
+	FoldCount   FoldOp = iota + 1 // images whose argument is not NULL
+	FoldSum                       // NULL counts as nothing; 0 where there was none
+	FoldSquares                   // the sum of the squares, likewise
+	FoldMin                       // NULL where there was none, as for all below
 	FoldMax
 	FoldAnd
 	FoldOr
