@@ -72,20 +72,24 @@ func (c *cli) check(ctx context.Context, sql, grants bool) error {
 	return err
 }
 
-// check asks everything that can be asked. The server comes first: on one that is not ready views may not be planned at
-// all, which is then no finding about them.
+// check asks everything that can be asked. On a server that is not ready, such as a standby, views may not be planned at
+// all, which is no finding about them.
 func (s *source) check(ctx context.Context) (*checked, error) {
 	found := &checked{cfg: s.cfg}
 	if err := s.do(ctx, "check", func(*pgxConn) error { return nil }); err != nil {
 		return nil, err
 	}
-	var err error
-	if found.verdicts, err = s.judge(ctx); err != nil {
+	var judgeErr, err error
+	found.verdicts, judgeErr = s.judge(ctx)
+	found.findings, err = replication.Preflight(ctx, s.target(), accepted(found.verdicts))
+	if err != nil {
 		return nil, err
 	}
-	found.findings, err = replication.Preflight(ctx, s.target(), accepted(found.verdicts))
 	found.findings = slices.DeleteFunc(found.findings, func(f replication.Finding) bool { return s.serving(ctx, f) })
-	return found, err
+	if judgeErr != nil && found.fine() {
+		return nil, judgeErr
+	}
+	return found, nil
 }
 
 // serving reports whether a finding is that the slot is in use, and it is our own daemon that uses it.

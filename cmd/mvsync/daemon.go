@@ -44,6 +44,7 @@ type service struct {
 	engine *maintain.Engine
 	stream *replication.Stream
 	slot   atomic.Pointer[replication.SlotState]
+	warned []replication.Finding
 }
 
 // errReload ends a service in favour of another configuration.
@@ -54,7 +55,7 @@ func (*errReload) Error() string { return "the configuration is loaded again" }
 // run runs the daemon until ctx ends, which is no error.
 func (d *daemon) run(ctx context.Context, cfg *config.Config) error {
 	d.pages = &pages{daemon: d}
-	if err := d.pages.listen(ctx, cfg.HTTP.Listen); err != nil {
+	if err := d.listen(ctx, cfg); err != nil {
 		return err
 	}
 	d.metrics.SetLive(d.live)
@@ -84,7 +85,8 @@ func (d *daemon) serve(ctx context.Context, cfg *config.Config) error {
 		}
 		if reload, ok := errors.AsType[*errReload](err); ok {
 			fallback, cfg = cfg, reload.cfg
-			if err := d.pages.listen(ctx, cfg.HTTP.Listen); err != nil {
+			d.forget(cfg)
+			if err := d.listen(ctx, cfg); err != nil {
 				d.log.Error("the pages stay at their address", "err", err)
 			}
 			continue
@@ -95,6 +97,9 @@ func (d *daemon) serve(ctx context.Context, cfg *config.Config) error {
 		if fallback != nil && err != nil {
 			d.logError("the new configuration does not start; the old one goes on", err)
 			cfg, fallback = fallback, nil
+			if err := d.listen(ctx, cfg); err != nil {
+				d.log.Error("the pages stay at their address", "err", err)
+			}
 			continue
 		}
 		reason, isGap := gapReason(err)
@@ -105,6 +110,28 @@ func (d *daemon) serve(ctx context.Context, cfg *config.Config) error {
 			return err
 		}
 		gap = reason
+	}
+}
+
+// listen puts the pages where the configuration wants them; a run that ends by itself has none.
+func (d *daemon) listen(ctx context.Context, cfg *config.Config) error {
+	if d.once {
+		return d.pages.listen(ctx, "")
+	}
+	return d.pages.listen(ctx, cfg.HTTP.Listen)
+}
+
+// forget ends the metrics of views that a new configuration does not declare.
+func (d *daemon) forget(cfg *config.Config) {
+	s := d.now.Load()
+	if s == nil {
+		return
+	}
+	for _, p := range s.engine.Plans() {
+		name := p.Name.String()
+		if _, err := find(cfg, name); err != nil {
+			d.metrics.ViewForgotten(name)
+		}
 	}
 }
 

@@ -54,7 +54,10 @@ func (s *service) check(ctx context.Context, tables []uint32) error {
 	var errs []error
 	for _, f := range findings {
 		if f.Warning {
-			s.daemon.log.Warn(f.What, "where", f.Where, "why", f.Why, "do", f.Do)
+			if !slices.Contains(s.warned, f) { // the checks run before and after planning
+				s.daemon.log.Warn(f.What, "where", f.Where, "why", f.Why, "do", f.Do)
+				s.warned = append(s.warned, f)
+			}
 			continue
 		}
 		errs = append(errs, errors.New(f.String()))
@@ -105,14 +108,16 @@ func (s *service) create(ctx context.Context, gap string) (err error) {
 			return g
 		}
 	}
-	defer func() {
-		if err != nil && before.untouched() {
-			err = errors.Join(err, s.undo(ctx, host))
-		}
-	}()
 	if err := s.engine.Lead(ctx); err != nil {
 		return err
 	}
+	// From here on the catalog is ours alone, so what is there now was not made by another daemon meanwhile.
+	var made replication.Provisioned
+	defer func() {
+		if err != nil && before.untouched() {
+			err = errors.Join(err, s.undo(ctx, host, made))
+		}
+	}()
 	if gap != "" && before.slot.Exists {
 		if err := s.source.do(ctx, "start", func(c *pgxConn) error {
 			_, err := replication.Slot{Name: string(s.cfg.Source.Slot)}.Drop(ctx, c)
@@ -121,7 +126,7 @@ func (s *service) create(ctx context.Context, gap string) (err error) {
 			return err
 		}
 	}
-	made, err := replication.Provision(ctx, s.source.target(), s.engine.Sources(), s.daemon.log)
+	made, err = replication.Provision(ctx, s.source.target(), s.engine.Sources(), s.daemon.log)
 	if err != nil {
 		return err
 	}
@@ -144,12 +149,40 @@ func (s *service) begin(ctx context.Context, before found, made replication.Prov
 	if err := s.engine.Begin(ctx, origin); err != nil {
 		return err
 	}
+	if err := s.fence(ctx, made); err != nil {
+		return err
+	}
+	s.declareTables()
 	s.stream = replication.New(replication.Options{
 		Source: s.source.sql, Replication: s.source.replication, Session: s.source.session,
 		Slot: string(s.cfg.Source.Slot), Publication: string(s.cfg.Source.Publication),
 		Identity: made.Identity, Budget: int64(s.cfg.Round.Memory) / 4, Observer: streamObserver{s.daemon.metrics},
 	}, log)
 	return nil
+}
+
+// fence waits, before views are filled, for transactions that an earlier start may have left unfenced: one that ended
+// between a change of the publication, or the making of the slot, and the end of its own fence.
+func (s *service) fence(ctx context.Context, made replication.Provisioned) error {
+	fenced := made.SlotCreated || made.PublicationCreated || made.Membership.Changed()
+	filling := slices.ContainsFunc(s.engine.Status().Views, func(v maintain.ViewStatus) bool { return v.State == maintain.Filling })
+	if fenced || !filling {
+		return nil
+	}
+	return s.source.do(ctx, "fence", func(c *pgxConn) error {
+		return replication.Fence(ctx, c, replication.LogBlockers(s.daemon.log))
+	})
+}
+
+// declareTables starts the counters of the tables that are read at 0. Those of partitions begin with their first change.
+func (s *service) declareTables() {
+	for _, p := range s.engine.Plans() {
+		for i := range p.Sources {
+			if src := &p.Sources[i]; !src.Producer && slices.Contains(src.Leaves, src.OID) {
+				s.daemon.metrics.TableDeclared(src.Table().String())
+			}
+		}
+	}
 }
 
 // found is what a start finds on the server.
@@ -213,13 +246,20 @@ func (f found) gap() error {
 	return nil
 }
 
-// undo removes what a failed first start has made.
-func (s *service) undo(ctx context.Context, host *backing.Host) error {
+// undo removes what a failed first start has made. Provision has tidied up after itself where it failed.
+func (s *service) undo(ctx context.Context, host *backing.Host, made replication.Provisioned) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), longest)
 	defer cancel()
 	// The engine's session holds locks in the catalog.
 	s.engine.Close() //nolint:contextcheck // as above
-	return s.source.teardown(ctx, host, true, func(string) {})
+	target := s.source.target()
+	if !made.SlotCreated {
+		target.Slot = ""
+	}
+	if !made.PublicationCreated {
+		target.Publication = ""
+	}
+	return s.source.teardown(ctx, target, host, true, func(string) {})
 }
 
 // host is the catalog of the configuration.
@@ -261,8 +301,11 @@ type engineStream struct{ *replication.Stream }
 // Barrier translates the two ways in which a barrier is put off.
 func (e engineStream) Barrier(ctx context.Context, lsn ingest.LSN) error {
 	err := e.Stream.Barrier(ctx, lsn)
-	if errors.Is(err, replication.ErrBarrierTimeout) || errors.Is(err, replication.ErrBacklog) {
+	switch {
+	case errors.Is(err, replication.ErrBarrierTimeout):
 		return fmt.Errorf("%w: %w", maintain.ErrBarrier, err)
+	case errors.Is(err, replication.ErrBacklog):
+		return fmt.Errorf("%w: %w", maintain.ErrBacklog, err)
 	}
 	return err
 }

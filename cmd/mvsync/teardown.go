@@ -53,7 +53,7 @@ func (c *cli) teardown(ctx context.Context, dropViews bool) error {
 		return err
 	}
 	removed := []string{}
-	err = src.teardown(ctx, host, dropViews, func(what string) {
+	err = src.teardown(ctx, src.target(), host, dropViews, func(what string) {
 		removed = append(removed, what)
 		if c.output == "text" {
 			fmt.Fprintln(c.std.Out, what)
@@ -72,8 +72,8 @@ func (c *cli) teardown(ctx context.Context, dropViews bool) error {
 }
 
 // teardown removes what is mvsync's and reports each thing in words.
-func (s *source) teardown(ctx context.Context, host *backing.Host, dropViews bool, report func(what string)) error {
-	err := replication.Teardown(ctx, s.target(), func(what string) { report("removed " + what) })
+func (s *source) teardown(ctx context.Context, target replication.Target, host *backing.Host, dropViews bool, report func(what string)) error {
+	err := replication.Teardown(ctx, target, func(what string) { report("removed " + what) })
 	return errors.Join(err, s.do(ctx, "teardown", func(conn *pgxConn) error {
 		version, err := host.Version(ctx, conn)
 		if err != nil || version == 0 {

@@ -25,6 +25,7 @@ type script struct {
 	t          *testing.T
 	db         *pgtest.DB
 	remembered []string
+	held       pgx.Tx
 }
 
 func (s *script) commands() map[string]func(*testscript.TestScript, bool, []string) {
@@ -49,6 +50,8 @@ func (s *script) commands() map[string]func(*testscript.TestScript, bool, []stri
 		"pooler":     plain(s.pooler),
 		"signal":     plain(signal),
 		"logged":     plain(s.logged),
+		"hold":       plain(s.hold),
+		"release":    plain(func(ts *testscript.TestScript, _ []string) { ts.Check(s.held.Rollback(s.t.Context())) }),
 	}
 }
 
@@ -88,8 +91,8 @@ func (s *script) want(ts *testscript.TestScript, args []string) {
 	}
 }
 
-func (s *script) eventually(_ *testscript.TestScript, args []string) {
-	pgtest.Eventually(s.t, 20*time.Second, func() error {
+func (s *script) eventually(ts *testscript.TestScript, args []string) {
+	soon(ts, func() error {
 		got, err := s.rows(args[0])
 		if diff := cmp.Diff(args[1:], got); err == nil && diff != "" {
 			err = fmt.Errorf("%s: (-want +got)\n%s", args[0], diff)
@@ -98,12 +101,38 @@ func (s *script) eventually(_ *testscript.TestScript, args []string) {
 	})
 }
 
+// patience is how long scripts wait for something: far longer than it takes, since machines may be busy.
+const patience = time.Minute
+
+// soon calls condition until it returns nil, and fails the script with its last error when that takes too long.
+func soon(ts *testscript.TestScript, condition func() error) {
+	deadline := time.Now().Add(patience)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for err := condition(); err != nil; err = condition() {
+		if time.Now().After(deadline) {
+			ts.Fatalf("not within %s: %v", patience, err)
+		}
+		<-tick.C
+	}
+}
+
+// hold keeps a transaction open that has written something. Slots wait for it in the whole server: only on one of the
+// script's own.
+func (s *script) hold(ts *testscript.TestScript, _ []string) {
+	tx, err := s.db.Conn(s.t).Begin(s.t.Context())
+	ts.Check(err)
+	_, err = tx.Exec(s.t.Context(), "SELECT pg_current_xact_id()")
+	ts.Check(err)
+	s.held = tx
+}
+
 // logged waits until a file that something in the background writes matches a pattern.
 func (s *script) logged(ts *testscript.TestScript, args []string) {
 	pattern, err := regexp.Compile("(?m)" + args[1])
 	ts.Check(err)
 	var text []byte
-	pgtest.Eventually(s.t, 20*time.Second, func() error {
+	soon(ts, func() error {
 		text, err = os.ReadFile(ts.MkAbs(args[0]))
 		if err == nil && !pattern.Match(text) {
 			err = fmt.Errorf("no match for %s in %s:\n%s", args[1], args[0], text)

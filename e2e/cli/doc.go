@@ -5,8 +5,8 @@
 //
 //	sql 'STATEMENTS'...         run SQL in the database (a file if the argument names one)
 //	want 'QUERY' ROW...         the query returns exactly these rows, columns separated by |
-//	eventually 'QUERY' ROW...   the same within 20 seconds
-//	logged FILE PATTERN         the file matches within 20 seconds
+//	eventually 'QUERY' ROW...   the same within a minute
+//	logged FILE PATTERN         the file matches within a minute
 //	remember                    note what the database holds
 //	untouched                   it holds the same, and mvsync left no slot or publication
 //	oneline [COUNT]             the last command's standard error has COUNT lines (default 1), each in the form of the contract
@@ -14,6 +14,7 @@
 //	server SETTING=VALUE...     go on with a server of its own
 //	role NAME OPTIONS           make a role, and set ROLE_URL to connect as it
 //	pooler KIND                 put a pooler in front of the database, and set POOLER_URL: strict or lenient
+//	hold, release               begin a transaction that writes, and roll it back
 //	signal HUP|TERM             signal what runs in the background
 //
 // exec exits N PROGRAM ARGS... checks an exit status.
