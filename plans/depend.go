@@ -202,10 +202,34 @@ func (s *scope) entryKeys(f *facts, rt int, rte *node) [][]int {
 		if sub := s.sub(rte); sub != nil {
 			return sub.outputKeys()
 		}
+		return s.recursiveKeys(rte)
 	case rteFunction:
 		return s.functionKeys(rte)
 	case rteResult:
 		return [][]int{{}}
+	}
+	return nil
+}
+
+// recursiveKeys: a recursive UNION removes duplicates, so that all of its columns
+// are a key.
+func (s *scope) recursiveKeys(rte *node) [][]int {
+	at := s
+	for range rte.num("ctelevelsup") {
+		if at = at.parent; at == nil {
+			return nil
+		}
+	}
+	for _, c := range at.q.nodes("cteList") {
+		op := c.child("ctequery").child("setOperations")
+		if c.text("ctename") != rte.text("ctename") || op == nil || op.is("all") || setOp(op) != setUnion {
+			continue
+		}
+		key := make([]int, len(rte.child("eref").items("colnames")))
+		for i := range key {
+			key[i] = i + 1
+		}
+		return [][]int{key}
 	}
 	return nil
 }

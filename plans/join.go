@@ -46,6 +46,8 @@ type joins struct {
 	need  []needs
 	// hidden are the hidden columns as they stand in a target list.
 	hidden []string
+	// functions admits functions in FROM.
+	functions bool
 }
 
 // planJoin is the arm of join-residual.
@@ -61,8 +63,8 @@ func planJoin(ctx context.Context, a *analysis, p *Plan) (string, []needs, error
 	case s.q.is("hasWindowFuncs"):
 		return "a window function looks at other rows", nil, nil
 	}
-	j, why := a.joins(p)
-	if why != "" {
+	j := &joins{a: a, p: p}
+	if why := j.read(); why != "" {
 		return why, nil, nil
 	}
 	j.findStored()
@@ -72,36 +74,38 @@ func planJoin(ctx context.Context, a *analysis, p *Plan) (string, []needs, error
 	return "", j.need, nil
 }
 
-// joins takes FROM and the subqueries of the body's own level apart.
-func (a *analysis) joins(p *Plan) (*joins, string) {
-	s := a.top
-	j := &joins{a: a, p: p, sql: withoutOrder(a.flat), need: make([]needs, len(p.Sources))}
+// read takes FROM and the subqueries of the body's own level apart.
+func (j *joins) read() string {
+	a, s := j.a, j.a.top
+	j.sql, j.need = withoutOrder(a.flat), make([]needs, len(j.p.Sources))
 	switch {
 	case s.q.has("limitCount") || s.q.has("limitOffset"):
-		return nil, "LIMIT looks at other rows"
+		return "LIMIT looks at other rows"
 	case s.q.is("hasTargetSRFs"):
-		return nil, "a set-returning function fans rows out"
+		return "a set-returning function fans rows out"
 	}
 	sel, ok := splitSelect(j.sql)
-	if !ok || len(sel.targets) != len(p.Columns) {
-		return nil, "its text cannot be taken apart"
+	if !ok || len(sel.targets) != len(j.p.Columns) {
+		return "its text cannot be taken apart"
 	}
 	j.sel = sel
-	tree := s.q.child("jointree")
-	for _, item := range tree.nodes("fromlist") {
+	for _, item := range s.q.child("jointree").nodes("fromlist") {
 		if _, _, why := j.from(s, item, &j.top); why != "" {
-			return nil, why
+			return why
 		}
 	}
 	if why := j.keys(); why != "" {
-		return nil, why
+		return why
 	}
-	return j, j.subqueries()
+	return j.subqueries()
 }
 
 // from reads a FROM item: its occurrences and the equalities of its conditions.
 func (j *joins) from(s *scope, item *node, all *[]*occurrence) ([]*occurrence, []edge, string) {
 	if item.tag == "RANGETBLREF" {
+		if j.functions && s == j.a.top && kind(s.rte(item.num("rtindex"))) == rteFunction {
+			return nil, nil, ""
+		}
 		o, why := j.occurrence(s, item.num("rtindex"))
 		if why != "" {
 			return nil, nil, why

@@ -31,18 +31,22 @@ func planProjection(ctx context.Context, a *analysis, p *Plan) (string, []needs,
 	}
 	n := needs{}
 	for _, i := range from {
+		if i < 0 {
+			continue
+		}
 		n.columns = append(n.columns, src.Columns[i].Name)
 	}
 	return "", []needs{n}, nil
 }
 
-// keyFrom finds the source column behind each column of the view's key. Columns
-// that are constants tell no rows apart and are left out.
+// keyFrom finds the source column behind each column of the view's key, and the
+// key's columns without those that are constants, which tell no rows apart.
 func (a *analysis) keyFrom(p *Plan, src *Source) (keyed []Column, from []int, why string) {
 	outs := a.top.outputs()
 	for _, k := range p.Key {
 		e := outs[k].child("expr")
 		if e.tag == "CONST" {
+			from = append(from, -1)
 			continue
 		}
 		c, rest := a.top.bare(e)

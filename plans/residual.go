@@ -27,6 +27,9 @@ func planResidual(ctx context.Context, a *analysis, p *Plan) (string, []needs, e
 	if a.top.q.has("setOperations") {
 		return planSetOperation(ctx, a, p)
 	}
+	if a.top.joinsTables() && a.top.q.has("groupClause") {
+		return planJoinGroups(ctx, a, p)
+	}
 	s, why, err := a.slicing(ctx, p)
 	if why != "" || err != nil {
 		return why, nil, err
@@ -35,6 +38,12 @@ func planResidual(ctx context.Context, a *analysis, p *Plan) (string, []needs, e
 		return why, nil, err
 	}
 	return "", []needs{s.read}, nil
+}
+
+// joinsTables reports a FROM of more than one item.
+func (s *scope) joinsTables() bool {
+	items := s.q.child("jointree").nodes("fromlist")
+	return len(items) > 1 || len(items) == 1 && items[0].tag == "JOINEXPR"
 }
 
 // slicing checks that the body reads one table, and finds its slices.

@@ -24,6 +24,7 @@ var arms = []arm{
 	{InverseProjection, planProjection},
 	{DeltaAggregate, planAggregate},
 	{ResidualRecompute, planResidual},
+	{PrefixDelete, planPrefix},
 	{JoinResidual, planJoin},
 }
 
