@@ -46,8 +46,6 @@ type joins struct {
 	need  []needs
 	// hidden are the hidden columns as they stand in a target list.
 	hidden []string
-	// functions admits functions in FROM.
-	functions bool
 }
 
 // planJoin is the arm of join-residual.
@@ -103,9 +101,6 @@ func (j *joins) read() string {
 // from reads a FROM item: its occurrences and the equalities of its conditions.
 func (j *joins) from(s *scope, item *node, all *[]*occurrence) ([]*occurrence, []edge, string) {
 	if item.tag == "RANGETBLREF" {
-		if j.functions && s == j.a.top && kind(s.rte(item.num("rtindex"))) == rteFunction {
-			return nil, nil, ""
-		}
 		o, why := j.occurrence(s, item.num("rtindex"))
 		if why != "" {
 			return nil, nil, why
