@@ -81,6 +81,9 @@ func (s *source) check(ctx context.Context) (*checked, error) {
 	}
 	var judgeErr, err error
 	found.verdicts, judgeErr = s.judge(ctx)
+	if judgeErr == nil {
+		judgeErr = s.tryLaws(ctx, found.verdicts)
+	}
 	found.findings, err = replication.Preflight(ctx, s.target(), accepted(found.verdicts))
 	if err != nil {
 		return nil, err
@@ -90,6 +93,26 @@ func (s *source) check(ctx context.Context) (*checked, error) {
 		return nil, judgeErr
 	}
 	return found, nil
+}
+
+// tryLaws tries the declared algebras of aggregates on rows of the sources, which planning does not do.
+func (s *source) tryLaws(ctx context.Context, verdicts []verdict) error {
+	return s.do(ctx, "check", func(conn *pgxConn) error {
+		for i := range verdicts {
+			v := &verdicts[i]
+			if v.plan == nil {
+				continue
+			}
+			broken, err := v.plan.CheckLaws(ctx, conn)
+			if err != nil {
+				return err
+			}
+			if broken != nil {
+				v.plan, v.refusal = nil, broken
+			}
+		}
+		return nil
+	})
 }
 
 // serving reports whether a finding is that the slot is in use, and it is our own daemon that uses it.
