@@ -57,7 +57,7 @@ func newGroups(fold *plans.Fold, columns []string) *groups {
 	}
 	for _, c := range fold.Cells {
 		g.cellBytes += 32
-		if c.Op == plans.FoldSum && !c.Integer {
+		if (c.Op == plans.FoldSum || c.Op == plans.FoldSquares) && !c.Integer {
 			g.cellBytes += 64
 		}
 	}
@@ -221,7 +221,7 @@ func (c *cell) addInteger(text string, sign int64) bool {
 // addBig adds what an int64 cannot hold, or cannot hold the sum of.
 func (c *cell) addBig(v *big.Int, sign int64) {
 	if c.sum == nil {
-		c.sum = big.NewInt(c.i)
+		c.sum, c.i = big.NewInt(c.i), 0
 	}
 	if sign < 0 {
 		c.sum.Sub(c.sum, v)
