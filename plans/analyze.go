@@ -35,6 +35,7 @@ type analysis struct {
 	views   []uint32
 	sources []*relation // tables read, in the order of their first place in the tree
 	coarse  bool        // a key may be weakened by a collation
+	stand   []Name      // producers that an empty table stands in for
 	// declared holds the user-defined aggregates of the body whose algebra is known.
 	declared map[uint32]*declaredRule
 }
@@ -113,6 +114,7 @@ WHERE n.nspname = $1 AND c.relname = $2 AND c.relkind = 'r' AND a.attnum > 0 AND
 	if same && len(shape) > 0 {
 		return nil
 	}
+	a.stand = append(a.stand, name)
 	var defs []string
 	for _, c := range p.Columns {
 		def := quoteAlways(c.Name) + " " + c.Type
@@ -138,6 +140,16 @@ WHERE n.nspname = $1 AND c.relname = $2 AND c.relkind = 'r' AND a.attnum > 0 AND
 		}
 	}
 	return nil
+}
+
+// forgetStandIns takes the oids of tables that go with this transaction out of the
+// plan.
+func (a *analysis) forgetStandIns(p *Plan) {
+	for i := range p.Sources {
+		if slices.Contains(a.stand, p.Sources[i].Table()) {
+			p.Sources[i].OID, p.Sources[i].Leaves = 0, nil
+		}
+	}
 }
 
 // declare makes the view of the declared query under the configured search path.

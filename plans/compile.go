@@ -54,7 +54,11 @@ func compile(ctx context.Context, tx pgx.Tx, d Declaration, o Options) (*Plan, e
 	if err := a.choose(ctx, p); err != nil {
 		return nil, err
 	}
-	return p, a.checkRebuild(ctx, p)
+	if err := a.checkRebuild(ctx, p); err != nil {
+		return nil, err
+	}
+	a.forgetStandIns(p)
+	return p, nil
 }
 
 // check refuses what no strategy could keep.
@@ -227,14 +231,14 @@ func (a *analysis) noKey() *Refusal {
 	if len(a.sources) == 1 && !a.top.q.has("setOperations") {
 		r := a.sources[0]
 		switch pk := slices.IndexFunc(r.uniques, func(u unique) bool { return u.Primary }); {
+		case r.Parent:
+			suggestion = "read ONLY " + r.name().String() + ", or group: keys of an inheritance parent are unique for each child only"
 		case pk >= 0:
 			var cols []string
 			for _, num := range r.uniques[pk].Columns {
 				cols = append(cols, r.attr(int(num)).Name)
 			}
 			suggestion = "project the primary key (" + join(cols) + ") of " + r.name().String() + ", or add DISTINCT"
-		case r.Parent:
-			suggestion = "read ONLY " + r.name().String() + ", or group: keys of an inheritance parent are unique for each child only"
 		default:
 			suggestion = "add a primary key to " + r.name().String() + " and project it, or add DISTINCT"
 		}

@@ -58,10 +58,10 @@ func (s *scope) facts() *facts {
 	f := &facts{nullable: map[int]bool{}, notNull: map[attr]bool{}, ok: true}
 	s.known = f // breaks the circle of a query that asks about itself
 	tree := s.q.child("jointree")
+	s.strictColumns(f, tree.child("quals")) // first, since it lets nullable unique columns be keys
 	for _, item := range tree.nodes("fromlist") {
 		s.fromItem(f, item, false)
 	}
-	s.strictColumns(f, tree.child("quals"))
 	s.conditions(f, tree.child("quals"), false)
 	s.absences(f, tree.child("quals"))
 	return f
@@ -124,11 +124,11 @@ func (s *scope) fromItem(f *facts, item *node, nullable bool) {
 	l, r, quals := item.child("larg"), item.child("rarg"), item.child("quals")
 	switch item.num("jointype") {
 	case joinInner:
-		s.fromItem(f, l, nullable)
-		s.fromItem(f, r, nullable)
 		if !nullable {
 			s.strictColumns(f, quals)
 		}
+		s.fromItem(f, l, nullable)
+		s.fromItem(f, r, nullable)
 		s.conditions(f, quals, nullable)
 	case joinLeft:
 		s.fromItem(f, l, nullable)

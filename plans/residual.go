@@ -360,9 +360,40 @@ func (s *slicing) indexes() {
 	if len(cols) > 0 && !prefix && !slices.Contains(s.outputs, -1) {
 		s.p.Indexes = append(s.p.Indexes, join(cols))
 	}
-	if s.src.Producer {
-		return
+	if exprs, ok := s.indexable(); ok && !s.src.Producer {
+		s.p.Advice = append(s.p.Advice, "an index of the source on the slice's columns keeps rounds from scanning it: CREATE INDEX ON "+
+			s.src.Table().String()+" ("+join(exprs)+");")
 	}
-	s.p.Advice = append(s.p.Advice, "an index of the source on the slice's columns makes each round cheaper: CREATE INDEX ON "+
-		s.src.Table().String()+" ("+join(s.exprs)+");")
+}
+
+// indexable writes the slice's expressions as CREATE INDEX takes them. It says no
+// where they are not over the table itself, or where a unique index begins with
+// them.
+func (s *slicing) indexable() ([]string, bool) {
+	from := s.scope.q.child("jointree").nodes("fromlist")[0]
+	rte := s.scope.rte(from.num("rtindex"))
+	if kind(rte) != rteRelation {
+		return nil, false
+	}
+	alias := rte.child("eref").text("aliasname")
+	out := make([]string, len(s.exprs))
+	for i, e := range s.exprs {
+		toks, err := scan(e)
+		if err != nil {
+			return nil, false
+		}
+		var cut []edit
+		for k := 0; k+2 < len(toks); k++ {
+			if unquoteIdent(toks[k].text) == alias && toks[k+1].text == "." {
+				cut = append(cut, edit{span{toks[k].start, toks[k+1].end}, ""})
+			}
+		}
+		out[i] = splice(e, cut...)
+	}
+	for _, u := range s.a.relations[s.src.OID].uniques {
+		if at := s.a.relations[s.src.OID].attr(int(u.Columns[0])); at != nil && unquoteIdent(out[0]) == at.Name {
+			return nil, false
+		}
+	}
+	return out, true
 }
