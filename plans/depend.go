@@ -205,6 +205,8 @@ func (s *scope) entryKeys(f *facts, rt int, rte *node) [][]int {
 		return s.recursiveKeys(rte)
 	case rteFunction:
 		return s.functionKeys(rte)
+	case rteValues:
+		return s.valuesKeys(rte)
 	case rteResult:
 		return [][]int{{}}
 	}
@@ -268,25 +270,11 @@ func (s *scope) functionKeys(rte *node) [][]int {
 	if rte.is("funcordinality") {
 		return [][]int{{len(rte.child("eref").items("colnames"))}}
 	}
-	fns := rte.nodes("functions")
-	if len(fns) != 1 {
-		return nil
-	}
-	call := fns[0].child("funcexpr")
-	if call == nil {
-		return nil
-	}
-	fn := s.a.functions[call.oid("funcid")]
-	switch {
+	switch fn := s.onlyFunction(rte); {
 	case fn == nil:
-		return nil
 	case !fn.ReturnSet:
 		return [][]int{{}}
-	case fn.Schema != "pg_catalog":
-		return nil
-	}
-	switch fn.Name {
-	case "generate_series", "jsonb_each", "jsonb_each_text", "jsonb_object_keys":
+	case fn.distinct():
 		return [][]int{{1}}
 	}
 	return nil

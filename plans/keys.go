@@ -29,12 +29,12 @@ func (s *scope) identifies(given []*node) bool {
 	if s.oneRow() {
 		return true
 	}
-	if s.q.is("hasTargetSRFs") && !s.q.has("distinctClause") {
-		return false
-	}
 	exprs := make([]*node, len(given))
 	for i, t := range given {
 		exprs[i] = t.child("expr")
+	}
+	if s.q.is("hasTargetSRFs") && !s.q.has("distinctClause") {
+		return s.identifiesFan(exprs)
 	}
 	if distinct := s.q.nodes("distinctClause"); len(distinct) > 0 && s.coversClauses(given, exprs, distinct) {
 		return true

@@ -116,7 +116,10 @@ func (s *scope) solidColumn(v *node) bool {
 		}
 		return sub.notNull(sub.outputs()[c.attr-1].child("expr"), c.attr-1)
 	case rteFunction:
-		return rte.is("funcordinality") && c.attr == len(rte.child("eref").items("colnames"))
+		if rte.is("funcordinality") {
+			return c.attr == len(rte.child("eref").items("colnames"))
+		}
+		return c.attr == 1 && s.onlyFunction(rte).distinct()
 	}
 	return false
 }
