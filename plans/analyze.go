@@ -172,6 +172,9 @@ func (a *analysis) declare(ctx context.Context) error {
 		return nil
 	}
 	pg, ok := errors.AsType[*pgconn.PgError](err)
+	if ok && pg.Code == pgerrcode.InsufficientPrivilege && a.viewSchema == "pg_temp" {
+		return refuse(Invalid, "query", pg.Message, "grant that to mvsync's role")
+	}
 	if !ok || !isBodyError(pg.Code) {
 		return fmt.Errorf("create the body as a view: %w", err)
 	}
@@ -375,7 +378,7 @@ func (a *analysis) flatten(ctx context.Context, body described) error {
 func (a *analysis) inlineViews(ctx context.Context, sql string) (string, error) {
 	refs, err := tableRefs(sql)
 	if err != nil {
-		return "", syntaxRefusal(err)
+		return "", syntaxRefusal(sql, err)
 	}
 	var edits []edit
 	for _, ref := range refs {

@@ -19,6 +19,7 @@ type relation struct {
 	Identity    string // relreplident
 	Parent      bool   // has inheritance children (a plain table)
 	System      bool
+	Readable    bool // this role may SELECT from it and lock it
 	attrs       []attribute
 	uniques     []unique
 	leaves      []leaf
@@ -273,7 +274,7 @@ func (c *catalog) loadRelation(ctx context.Context, oid uint32) (*relation, erro
 	rows, err := collect[relation](ctx, c.tx, "read a source", `
 SELECT c.oid, n.nspname, c.relname, c.relkind::text, c.relpersistence::text, row_security_active(c.oid), c.relreplident::text,
        c.relkind = 'r' AND EXISTS (SELECT FROM pg_inherits i WHERE i.inhparent = c.oid),
-       n.nspname IN ('pg_catalog', 'information_schema', 'pg_toast')
+       n.nspname IN ('pg_catalog', 'information_schema', 'pg_toast'), has_table_privilege(c.oid, 'SELECT')
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = $1`, oid)
 	if err != nil {
 		return nil, err

@@ -53,7 +53,7 @@ func checkSize(sql string) *Refusal {
 	}
 	toks, err := scan(sql)
 	if err != nil {
-		return syntaxRefusal(err)
+		return syntaxRefusal(sql, err)
 	}
 	if len(toks) > maxBodyTokens {
 		r := refusef(Invalid, "query", less, "it has more than %d words and signs", maxBodyTokens)
@@ -78,12 +78,12 @@ func checkSize(sql string) *Refusal {
 }
 
 // syntaxRefusal tells of text that is not SQL.
-func syntaxRefusal(err error) *Refusal {
+func syntaxRefusal(sql string, err error) *Refusal {
 	r := refuse(Invalid, "query", err.Error(),
 		"write one SELECT; grammar newer than that of PostgreSQL 16 is not understood")
 	if e, ok := errors.AsType[*parser.Error](err); ok {
 		r.Reason = e.Message
-		r.Position = e.Cursorpos - 1
+		r.Position = byteOffset(sql, e.Cursorpos-1) // it counts characters
 	}
 	return r
 }
@@ -101,7 +101,7 @@ func parseDeclared(query string) (statement, *Refusal) {
 	}
 	res, err := pg_query.Parse(query)
 	if err != nil {
-		r := syntaxRefusal(err)
+		r := syntaxRefusal(query, err)
 		if toks, err := scan(query); err == nil && !slices.ContainsFunc(toks, func(t token) bool { return t.is("FROM") }) {
 			r.Suggestion = "there is no FROM in it: look at its spelling"
 		}

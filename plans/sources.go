@@ -90,6 +90,10 @@ func (a *analysis) checkStream(s *relation) *Refusal {
 		return refuse(RowSecurity, name, "its row security hides rows from mvsync, while the stream carries all rows",
 			"grant mvsync's role BYPASSRLS: ALTER ROLE ... BYPASSRLS")
 	}
+	if !s.Readable {
+		return refuse(UnstreamableSource, name, "mvsync's role may not read it, or only some of its columns, so that it cannot lock it either",
+			"GRANT SELECT ON "+name+" TO ...; with mvsync's role")
+	}
 	if a.o.External[s.name()] {
 		return nil
 	}

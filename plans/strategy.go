@@ -250,13 +250,18 @@ func (a *analysis) wireType(oid uint32) uint32 {
 	return oid
 }
 
-// confirmError turns Postgres' complaint into a reason to decline; a broken
+// confirmError turns Postgres' complaint into a reason to decline. Where this
+// role may not do what the body does, no other strategy may either. A broken
 // connection is an error.
 func confirmError(err error) (string, error) {
-	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code != pgerrcode.InsufficientPrivilege {
-		return "Postgres does not take its statement: " + pg.Message, nil
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	switch {
+	case !ok:
+		return "", fmt.Errorf("try a statement: %w", err)
+	case pg.Code == pgerrcode.InsufficientPrivilege:
+		return "", refuse(Invalid, "query", pg.Message, "grant that to mvsync's role")
 	}
-	return "", fmt.Errorf("try a statement: %w", err)
+	return "Postgres does not take its statement: " + pg.Message, nil
 }
 
 // visible are the plan's columns, then the hidden ones.
