@@ -197,6 +197,7 @@ func TestStatementOrder(t *testing.T) {
 	require.Negative(t, statementOrder("keys_0", "new_0"))
 	require.Negative(t, statementOrder("keys_0", "keys_1"))
 	require.Equal(t, "custom", statementTitle("custom"))
+	require.Equal(t, statementTitle("keys"), statementTitle("keys_10"))
 }
 
 func TestConsumers(t *testing.T) {

@@ -97,6 +97,9 @@ func (c *cli) printExplain(e *plans.Explain, p paint) {
 		return
 	}
 	for _, name := range slices.SortedFunc(maps.Keys(e.Statements), statementOrder) {
+		if name == "evaluate" && e.Statements[name] == e.Statements["body"] {
+			continue
+		}
 		fmt.Fprintf(out, "\n  %s\n%s\n", p.in(cyan, statementTitle(name)), indent(strings.TrimSpace(e.Statements[name]), "    "))
 	}
 }
@@ -116,19 +119,21 @@ var statementTitles = []struct{ name, title string }{
 
 func statementTitle(name string) string {
 	for _, s := range statementTitles {
-		if s.name == name {
+		if s.name == unnumbered(name) {
 			return s.title
 		}
 	}
 	return name
 }
 
-// statementOrder puts statements into the order in which a round runs them. A statement that there are several of has a
-// number behind its name.
+// unnumbered takes off the number of a statement that there are several of.
+func unnumbered(name string) string { return strings.TrimRight(name, "_0123456789") }
+
+// statementOrder puts statements into the order in which a round runs them.
 func statementOrder(a, b string) int {
 	place := func(name string) int {
 		return slices.IndexFunc(statementTitles, func(s struct{ name, title string }) bool {
-			return s.name == strings.TrimRight(name, "_0123456789")
+			return s.name == unnumbered(name)
 		})
 	}
 	if d := place(a) - place(b); d != 0 {

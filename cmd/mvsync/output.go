@@ -50,6 +50,8 @@ func readable(_ []string, a slog.Attr) slog.Attr {
 		return slog.String(a.Key, v.String())
 	case time.Duration:
 		return slog.String(a.Key, v.String())
+	case error:
+		return slog.String(a.Key, oneLine(v.Error()))
 	case []replication.Blocker:
 		texts := make([]string, len(v))
 		for i, b := range v {

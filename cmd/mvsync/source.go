@@ -108,16 +108,25 @@ func connectError(cfg *pgx.ConnConfig, err error) error {
 		where = fmt.Sprintf("connect to the source at socket %s, port %d", cfg.Host, cfg.Port)
 	}
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
-		return fmt.Errorf("%s: %s (SQLSTATE %s); %s", where, pg.Message, pg.Code, connectAdvice(cfg, pg))
+		return &worded{fmt.Sprintf("%s: %s (SQLSTATE %s); %s", where, pg.Message, pg.Code, connectAdvice(cfg, pg)), err}
 	}
 	if op, ok := errors.AsType[*net.OpError](err); ok {
 		return fmt.Errorf("%s: %w; is the server running, and are host and port in source.url right?", where, op.Err)
 	}
 	if dns, ok := errors.AsType[*net.DNSError](err); ok {
-		return fmt.Errorf("%s: %s; check the host in source.url", where, dns.Err)
+		return &worded{fmt.Sprintf("%s: %s; check the host in source.url", where, dns.Err), err}
 	}
 	return fmt.Errorf("%s: %w; check source.url", where, err)
 }
+
+// worded is an error in other words, which callers still recognise.
+type worded struct {
+	text string
+	err  error
+}
+
+func (e *worded) Error() string { return e.text }
+func (e *worded) Unwrap() error { return e.err }
 
 func connectAdvice(cfg *pgx.ConnConfig, pg *pgconn.PgError) string {
 	switch {

@@ -309,7 +309,7 @@ func serverSays(err error) error {
 		return err
 	}
 	if pg.Hint == "" {
-		return fmt.Errorf("%s (SQLSTATE %s)", pg.Message, pg.Code)
+		return &worded{fmt.Sprintf("%s (SQLSTATE %s)", pg.Message, pg.Code), err}
 	}
-	return fmt.Errorf("%s; %s", pg.Message, strings.TrimSuffix(pg.Hint, "."))
+	return &worded{pg.Message + "; " + strings.TrimSuffix(pg.Hint, "."), err}
 }
