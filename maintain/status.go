@@ -62,6 +62,7 @@ func (e *Engine) publish() {
 	if tx, ok := e.batch.Oldest(); ok {
 		s.Lag = max(now.Sub(tx.CommitTime), 0)
 	}
+	unseen := s.Lag // of transactions that any view may read
 	for _, v := range e.views {
 		vs := ViewStatus{
 			Name: v.name, State: v.shown(), Strategy: v.plan.Strategy, AsOf: v.asOf.snapshot, AsOfTime: v.asOf.at,
@@ -71,8 +72,8 @@ func (e *Engine) publish() {
 			s.Ready = false
 		}
 		// While nothing is pending a view's as-of counts as now.
-		if v.state != Live || v.work.pending() || s.Lag > 0 {
-			vs.Age = max(now.Sub(v.asOf.at), s.Lag)
+		if v.behind() || unseen > 0 {
+			vs.Age = max(now.Sub(v.asOf.at), unseen)
 			if v.asOf.at.IsZero() {
 				vs.Age = 0
 			}

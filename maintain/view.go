@@ -1,6 +1,7 @@
 package maintain
 
 import (
+	"slices"
 	"time"
 
 	"github.com/mvsync/mvsync/backing"
@@ -84,6 +85,9 @@ func (v *view) moves(now time.Time) bool {
 
 // due reports whether the view has something to take over.
 func (v *view) due() bool { return v.work.pending() || v.state != Live }
+
+// behind reports whether something is pending for the view or for what it reads.
+func (v *view) behind() bool { return v.due() || slices.ContainsFunc(v.producers, (*view).behind) }
 
 // waitsFor returns the producer because of which the view cannot move.
 func (v *view) waitsFor() *view {
