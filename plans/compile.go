@@ -33,6 +33,9 @@ func Compile(ctx context.Context, q Querier, d Declaration, o Options) (*Plan, e
 	if _, ok := errors.AsType[*Refusal](err); ok {
 		return nil, err
 	}
+	if err == nil && o.Compare {
+		err = p.compare(ctx, q, d, o)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("plan %s: %w", d.Name, err)
 	}
@@ -56,6 +59,11 @@ func compile(ctx context.Context, tx pgx.Tx, d Declaration, o Options) (*Plan, e
 	}
 	if err := a.checkRebuild(ctx, p); err != nil {
 		return nil, err
+	}
+	if o.Estimate || o.Compare {
+		if p.Cost, err = Estimate(ctx, tx, p); err != nil {
+			return nil, err
+		}
 	}
 	a.forgetStandIns(p)
 	return p, nil

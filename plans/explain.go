@@ -2,6 +2,8 @@ package plans
 
 import (
 	"encoding/json"
+	"fmt"
+	"math"
 	"slices"
 	"strings"
 )
@@ -19,8 +21,21 @@ type Explain struct {
 	Sources       []ExplainSource     `json:"sources"`
 	Consumers     []string            `json:"consumers"`
 	Declined      map[Strategy]string `json:"declined"`
+	Cost          *ExplainCost        `json:"cost,omitempty"`
+	Candidates    []Candidate         `json:"candidates,omitempty"`
 	Advice        []string            `json:"advice"`
 	Statements    map[string]string   `json:"statements"`
+}
+
+// ExplainCost is a plan's cost with what follows from it. Numbers that are infinite
+// are absent.
+type ExplainCost struct {
+	*Cost
+	// BreakEven is the number of changed rows between two refreshes above which a
+	// plain REFRESH is cheaper.
+	BreakEven *float64 `json:"break_even_rows,omitempty"`
+	// Rebuild is the number of touched keys above which a batch is.
+	Rebuild *float64 `json:"rebuild_above_keys,omitempty"`
 }
 
 // ExplainSource is a table that a view reads.
@@ -56,7 +71,18 @@ func (p *Plan) Explain(consumers []Name) *Explain {
 		e.Consumers = append(e.Consumers, c.String())
 	}
 	slices.Sort(e.Consumers)
+	if p.Cost != nil {
+		e.Cost = &ExplainCost{Cost: p.Cost, BreakEven: finite(p.Cost.BreakEven()), Rebuild: finite(p.Cost.Rebuild())}
+		e.Candidates = p.Candidates
+	}
 	return e
+}
+
+func finite(x float64) *float64 {
+	if math.IsInf(x, 0) {
+		return nil
+	}
+	return &x
 }
 
 // ExplainRefusal describes a view that is refused.
@@ -118,15 +144,63 @@ func (e *Explain) String() string {
 		line("source", s.Table+" ("+join(s.Columns)+"), replica identity: "+s.Identity)
 	}
 	line("consumers", join(e.Consumers))
-	for _, s := range []Strategy{InverseProjection, DeltaAggregate, ResidualRecompute, PrefixDelete, JoinResidual} {
-		if why := e.Declined[s]; why != "" {
-			line("not", string(s)+": "+why)
-		}
+	for _, text := range e.Cost.lines() {
+		line("cost", text)
+	}
+	for _, c := range e.lost() {
+		line("not", string(c.Strategy)+": "+c.Lost)
 	}
 	for _, advice := range e.Advice {
 		line("advice", advice)
 	}
 	return b.String()
+}
+
+// lost lists the strategies that were not chosen, each with the reason.
+func (e *Explain) lost() []Candidate {
+	var out []Candidate
+	if len(e.Candidates) > 0 {
+		for _, c := range e.Candidates {
+			if c.Lost != "" {
+				out = append(out, c)
+			}
+		}
+		return out
+	}
+	for _, arm := range arms {
+		if why := e.Declined[arm.strategy]; why != "" {
+			out = append(out, Candidate{Strategy: arm.strategy, Lost: why})
+		}
+	}
+	return out
+}
+
+// lines say what a plan costs.
+func (c *ExplainCost) lines() []string {
+	if c == nil {
+		return nil
+	}
+	out := []string{fmt.Sprintf("evaluating the body and comparing about %.0f rows: %s (in units of Postgres' planner)", c.Rows, figure(c.Evaluate))}
+	if c.Fixed == c.Evaluate {
+		return append(out, "every round with a change does that; a plain REFRESH costs "+figure(c.Refresh))
+	}
+	for _, w := range c.Writes {
+		text := "each changed row of " + w.Table + ": " + figure(w.Row)
+		if first := c.Fixed + w.Fixed; first > 0 {
+			text += ", and the first of a round " + figure(first) + " more"
+		}
+		out = append(out, text)
+	}
+	if len(c.Scans) > 0 {
+		out = append(out, "touched keys are looked up by reading all of "+join(c.Scans))
+	}
+	if c.Retraction > 0 {
+		out = append(out, "each group that loses its extreme: "+figure(c.Retraction)+" more")
+	}
+	if c.BreakEven != nil {
+		out = append(out, fmt.Sprintf("a plain REFRESH (%s) is cheaper above %.0f changed rows between two of them", figure(c.Refresh), *c.BreakEven))
+	}
+	return out
 }
 
 // MarshalJSON writes a plan as its explanation.

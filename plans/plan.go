@@ -77,6 +77,8 @@ type Options struct {
 	// Producers are the plans of other declared views, so that a body may read
 	// them before their tables exist.
 	Producers map[Name]*Plan
+	// Estimate asks for Plan.Cost, and Compare for Plan.Candidates as well.
+	Estimate, Compare bool
 }
 
 // Declared is the algebra of a user-defined aggregate: names of IMMUTABLE SQL
@@ -110,6 +112,10 @@ type Plan struct {
 	Strategy  Strategy
 	// Declined says why each cheaper strategy was not chosen.
 	Declined map[Strategy]string
+	// Cost is what the plan is expected to cost, Candidates are the strategies that
+	// were weighed, where Options ask for them.
+	Cost       *Cost
+	Candidates []Candidate
 	// Advice is what would make the view cheaper, as sentences or statements.
 	Advice []string
 	// Indexes are columns (and directions) of the backing table that are worth
