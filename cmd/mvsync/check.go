@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/mvsync/mvsync/config"
+	"github.com/mvsync/mvsync/plans"
 	"github.com/mvsync/mvsync/replication"
 )
 
@@ -25,7 +26,8 @@ func (c *cli) checkCommand() *cobra.Command {
 why it is refused. Exit status 3 if a view is refused or the server is not ready.
 
 --sql prints the statements that an operator has to run first, --grants those that give the role of
-source.url the rights that this configuration needs.`,
+source.url the rights that it lacks. A view over tables that cannot be read names one of them at a time:
+run what is printed until nothing is.`,
 		Example: "  mvsync check\n  mvsync check --sql | psql shop\n  mvsync check --grants",
 		Args:    none(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -249,9 +251,8 @@ func statementsIn(text string) []string {
 		for _, stop := range []string{" (or", ", and ", ", or ", ", then ", ";", "\n"} {
 			sql, _, _ = strings.Cut(sql, stop)
 		}
-		sql = strings.TrimRight(sql, " .,;")
 		if !strings.Contains(sql, "...") {
-			out = append(out, sql)
+			out = append(out, strings.TrimRight(sql, " .,;"))
 		}
 	}
 	return out
@@ -264,7 +265,8 @@ WITH t AS (
 	SELECT c.oid, pg_catalog.format('%I.%I', n.nspname, c.relname) AS name, n.oid AS schema, n.nspname, c.relkind,
 	       o.rolname AS owner, o.rolsuper
 	FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-	JOIN pg_catalog.pg_roles o ON o.oid = c.relowner WHERE c.oid = ANY ($1)
+	JOIN pg_catalog.pg_roles o ON o.oid = c.relowner
+	WHERE c.oid = ANY ($1) OR c.oid IN (SELECT pg_catalog.to_regclass(r) FROM pg_catalog.unnest($5::text[]) r)
 ), unpublished AS (
 	SELECT name, owner, rolsuper FROM t
 	WHERE NOT pg_catalog.pg_has_role(owner, 'USAGE') AND NOT EXISTS (
@@ -300,21 +302,31 @@ SELECT 8, pg_catalog.format('ALTER ROLE %I REPLICATION', current_user)
 FROM pg_catalog.pg_roles WHERE rolname = current_user AND NOT rolreplication AND NOT rolsuper
   AND NOT EXISTS (SELECT FROM pg_catalog.pg_roles m WHERE m.rolname = 'rds_replication'
                   AND pg_catalog.pg_has_role(m.oid, 'USAGE'))
+UNION
+SELECT 9, pg_catalog.format('ALTER ROLE %I BYPASSRLS', current_user) WHERE $6
 ORDER BY 1, 2`
 
 // publicationMark is the comment by which mvsync knows its publication.
 const publicationMark = "managed by mvsync"
 
-// printGrants prints the rights that are missing. Tables that cannot be read keep their views from being planned, so
-// they come out of the refusals.
+// printGrants prints the rights that are missing. A table that cannot be read keeps its view from being planned, so it
+// comes out of the refusal, one at a time.
 func (c *cli) printGrants(ctx context.Context, src *source, f *checked) error {
 	var schemas []string
 	for i := range src.cfg.Views {
 		schemas = append(schemas, string(src.cfg.Views[i].Name.Schema))
 	}
+	unreadable, hidden := []string{}, false
+	for _, v := range f.verdicts {
+		if v.refusal != nil && (v.refusal.Code == plans.UnstreamableSource || v.refusal.Code == plans.RowSecurity) {
+			unreadable = append(unreadable, v.refusal.Construct)
+			hidden = hidden || v.refusal.Code == plans.RowSecurity
+		}
+	}
 	statements := []string{}
 	err := src.do(ctx, "check", func(conn *pgxConn) error {
-		rows, err := conn.Query(ctx, grantsSQL, accepted(f.verdicts), schemas, string(src.cfg.Source.Publication), publicationMark)
+		rows, err := conn.Query(ctx, grantsSQL, accepted(f.verdicts), schemas, string(src.cfg.Source.Publication), publicationMark,
+			unreadable, hidden)
 		if err != nil {
 			return fmt.Errorf("look at rights: %w", err)
 		}
@@ -326,15 +338,5 @@ func (c *cli) printGrants(ctx context.Context, src *source, f *checked) error {
 		})
 		return err
 	})
-	for _, v := range f.verdicts {
-		if v.refusal == nil {
-			continue
-		}
-		for _, sql := range statementsIn(v.refusal.Suggestion) {
-			if strings.HasPrefix(sql, "GRANT ") && !slices.Contains(statements, sql+";") {
-				statements = append(statements, sql+";")
-			}
-		}
-	}
 	return errors.Join(err, c.printScript(statements))
 }

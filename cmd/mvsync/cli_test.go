@@ -112,6 +112,7 @@ func TestStatementsIn(t *testing.T) {
 		"run ALTER SYSTEM SET wal_level = 'logical', and restart the server":            {"ALTER SYSTEM SET wal_level = 'logical'"},
 		"run ALTER TABLE t REPLICA IDENTITY FULL (or ADD PRIMARY KEY (...))":            {"ALTER TABLE t REPLICA IDENTITY FULL"},
 		"let the owner run ALTER PUBLICATION ... ADD TABLE ONLY t":                      nil,
+		"GRANT SELECT ON public.t TO ...; with mvsync's role":                           nil,
 		"upgrade the server": nil,
 	} {
 		require.Equal(t, want, statementsIn(text), text)
