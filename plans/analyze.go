@@ -279,8 +279,7 @@ func byteOffset(s string, runes int) int {
 // withoutFrom recognises a query without FROM, where a column can only be
 // unknown: FROM misspelt reads as a column's alias.
 func (a *analysis) withoutFrom() (*Refusal, bool) {
-	toks, err := scan(a.stmt.text)
-	if err != nil || slices.ContainsFunc(toks, func(t token) bool { return t.is("FROM") }) {
+	if a.stmt.from {
 		return nil, false
 	}
 	r := refuse(NoSource, "SELECT without FROM", "it reads no table, so that nothing can change it",

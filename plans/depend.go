@@ -182,7 +182,7 @@ func (s *scope) entry(f *facts, rt int, nullable bool) {
 			left[i] = attr{rt, num}
 		}
 		if rte.is("lateral") || kind(rte) == rteFunction {
-			left = append(left, f.othersThan(rt)...)
+			left = slices.Concat(left, f.othersThan(rt))
 		}
 		f.fds = append(f.fds, fd{left, row})
 	}

@@ -109,23 +109,25 @@ func (s *scope) callDependence(n *node) Dependence {
 			args[i] = t.child("expr")
 		}
 	}
-	switch {
-	case floatSensitive[f.Name] && slices.ContainsFunc(args, s.isFloat):
+	if floatSensitive[f.Name] && slices.ContainsFunc(args, s.isFloat) {
 		return Float
-	case (f.Name == "sum" || f.Name == "avg") && n.has("aggdistinct") && slices.ContainsFunc(args, func(e *node) bool { return !s.a.exactExpr(e) }):
-		return Representative
-	case f.Name == "min" || f.Name == "max" || f.Name == "mode" || f.Name == "percentile_disc" || f.Name == "percentile_cont":
-		if slices.ContainsFunc(args, func(e *node) bool { return !s.isFloat(e) && !s.a.exactExpr(e) }) {
-			return Representative
+	}
+	// Which of several equal values is shown is open where one is picked.
+	picks := pickers[f.Name] || n.has("aggdistinct") && (f.Name == "sum" || f.Name == "avg" || orderSensitive[f.Name])
+	open := func(e *node) bool {
+		if f.Name == "percentile_cont" && s.isFloat(e) {
+			return false // it computes with the value: -0 and 0 are the same to it
 		}
-		if f.Name != "percentile_cont" && slices.ContainsFunc(args, s.isFloat) {
-			return Representative // -0 and 0
-		}
-	case orderSensitive[f.Name] && n.has("aggdistinct") && slices.ContainsFunc(args, func(e *node) bool { return !s.a.exactExpr(e) }):
+		return !s.a.exactExpr(e)
+	}
+	if picks && slices.ContainsFunc(args, open) {
 		return Representative
 	}
 	return Exact
 }
+
+// pickers are aggregates that show one of their values.
+var pickers = wordSet(`min max mode percentile_disc percentile_cont`)
 
 func (s *scope) isFloat(e *node) bool {
 	t := s.a.baseType(exprType(e))

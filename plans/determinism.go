@@ -287,7 +287,8 @@ func (s *scope) checkAggregateOrder(agg *node) *Refusal {
 	}
 	covered := !slices.ContainsFunc(args, func(t *node) bool {
 		e := t.child("expr")
-		return !t.is("resjunk") && e.tag != "CONST" && !(sorted[t.num("resno")] && s.a.exactExpr(e))
+		settled := t.is("resjunk") || e.tag == "CONST" || sorted[t.num("resno")] && s.a.exactExpr(e)
+		return !settled
 	})
 	if len(args) > 0 && covered || s.determines(exprs) {
 		return nil

@@ -171,7 +171,7 @@ func (j *joins) keys() string {
 		if o.rel.Parent && j.p.Sources[o.src].Inherits {
 			return "rows of the inheritance parent " + o.rel.name().String() + " have no key"
 		}
-		if !o.findKey(j.a) {
+		if !o.findKey() {
 			return "rows of " + o.rel.name().String() + " have no key without NULL that the body can reach"
 		}
 	}
@@ -180,7 +180,7 @@ func (j *joins) keys() string {
 
 // findKey takes the first unique set of columns that cannot be NULL, preferring
 // one that every identity carries.
-func (o *occurrence) findKey(a *analysis) bool {
+func (o *occurrence) findKey() bool {
 	var candidates [][]string
 	for _, u := range o.rel.uniques {
 		var names []string

@@ -81,7 +81,7 @@ func (s *scope) coversClauses(given, exprs []*node, clauses []*node) bool {
 // coversGroupingSets wants every grouped column, and a GROUPING over all of
 // them.
 func (s *scope) coversGroupingSets(given, exprs []*node) bool {
-	if s.q.is("groupDistinct") == false && s.duplicateSets() {
+	if !s.q.is("groupDistinct") && s.duplicateSets() {
 		return false
 	}
 	wanted := map[int]bool{}

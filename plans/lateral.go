@@ -65,7 +65,7 @@ func (a *analysis) fan(p *Plan) (*fan, string) {
 	if readsRelations(list{items: []any{s.q.fields["targetList"], s.q.fields["jointree"]}}) {
 		return nil, "a subquery looks at other rows"
 	}
-	if !f.row.findKey(a) {
+	if !f.row.findKey() {
 		return nil, "rows of " + f.row.rel.name().String() + " have no key without NULL that the body can reach"
 	}
 	sel, ok := splitSelect(withoutOrder(a.flat))

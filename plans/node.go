@@ -1,6 +1,7 @@
 package plans
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -105,7 +106,7 @@ func (r *treeReader) value(depth int) (any, error) {
 	case wordToken:
 		return r.word(tok.raw)
 	default:
-		return nil, fmt.Errorf("a value is missing")
+		return nil, errors.New("a value is missing")
 	}
 }
 
@@ -123,7 +124,7 @@ func (r *treeReader) word(raw string) (any, error) {
 	for {
 		tok := r.next()
 		if tok.kind != wordToken {
-			return nil, fmt.Errorf("a datum has no end")
+			return nil, errors.New("a datum has no end")
 		}
 		b.WriteString(" " + tok.raw)
 		if tok.raw == "]" {
@@ -135,7 +136,7 @@ func (r *treeReader) word(raw string) (any, error) {
 func (r *treeReader) node(depth int) (*node, error) {
 	tag := r.next()
 	if tag.kind != wordToken {
-		return nil, fmt.Errorf("a node has no name")
+		return nil, errors.New("a node has no name")
 	}
 	n := &node{tag: tag.raw, fields: make(map[string]any)}
 	for {
@@ -156,17 +157,16 @@ func (r *treeReader) node(depth int) (*node, error) {
 
 func (r *treeReader) list(depth int) (list, error) {
 	var l list
-	if tok := r.peek(); tok.kind == wordToken && len(tok.raw) == 1 && strings.Contains("ioxb", tok.raw) {
+	if tok := r.peek(); tok.kind == wordToken && isListKind(tok.raw) {
 		r.next()
 		l.kind = tok.raw[0]
 	}
 	for {
-		switch r.peek().kind {
-		case ')':
+		if tok := r.peek(); tok.kind == ')' {
 			r.next()
 			return l, nil
-		case endToken:
-			return l, fmt.Errorf("a list has no end")
+		} else if tok.kind == endToken {
+			return l, errors.New("a list has no end")
 		}
 		v, err := r.value(depth + 1)
 		if err != nil {
@@ -175,6 +175,9 @@ func (r *treeReader) list(depth int) (list, error) {
 		l.items = append(l.items, v)
 	}
 }
+
+// isListKind reports the letter that begins a list of numbers.
+func isListKind(word string) bool { return word == "i" || word == "o" || word == "x" || word == "b" }
 
 // unescape removes the backslashes, and the quotes around a string node. A
 // quote at the start of a plain word is escaped, so the two do not meet.

@@ -1,6 +1,9 @@
 package plans
 
-import "slices"
+import (
+	"slices"
+	"strings"
+)
 
 // notNull reports whether an output expression cannot be NULL. The output's
 // number decides for set operations.
@@ -21,12 +24,19 @@ func (s *scope) notNull(e *node, output int) bool {
 // Builtin aggregates and window functions that never return NULL.
 var countLike = wordSet(`count regr_count row_number rank dense_rank percent_rank cume_dist ntile`)
 
-// Builtin functions that return NULL for NULL arguments only.
+// Builtin functions that return NULL for NULL arguments only. Not extract, which
+// has no day of infinity.
 var totalFunctions = wordSet(`date_trunc lower upper abs length char_length octet_length int2 int4 int8 numeric float4 float8
-	text varchar bpchar date timestamp timestamptz extract date_part md5 concat`)
+	text varchar bpchar date timestamp timestamptz md5 concat`)
+
+// isTotal reports such a function. Of its namesakes over ranges and JSON some
+// return NULL: an empty range has no lower bound, a JSON null is no number.
+func isTotal(f *function) bool {
+	return f.Schema == "pg_catalog" && totalFunctions[f.Name] && !strings.Contains(f.Args, "range") && !strings.Contains(f.Args, "json")
+}
 
 // Operators that return NULL for NULL arguments only.
-var totalOperators = wordSet(`+ - * / % || = <> < > <= >= & | #`)
+var totalOperators = wordSet(`+ - * / % || = <> < > <= >= & |`)
 
 // solid reports whether an expression of the scope cannot be NULL.
 func (s *scope) solid(e *node) bool {
@@ -48,12 +58,19 @@ func (s *scope) solid(e *node) bool {
 		return s.allSolid(e.nodes("args"))
 	case "CASE", "CASEEXPR":
 		return s.solidCase(e)
+	}
+	return s.solidCall(e)
+}
+
+// solidCall is solid for functions, operators and aggregates.
+func (s *scope) solidCall(e *node) bool {
+	switch e.tag {
 	case "AGGREF", "WINDOWFUNC":
 		f := s.a.functions[e.oid("aggfnoid")+e.oid("winfnoid")]
 		return f != nil && f.Schema == "pg_catalog" && countLike[f.Name]
 	case "FUNCEXPR":
 		f := s.a.functions[e.oid("funcid")]
-		return f != nil && f.Schema == "pg_catalog" && totalFunctions[f.Name] && s.allSolid(e.nodes("args"))
+		return f != nil && isTotal(f) && s.allSolid(e.nodes("args"))
 	case "OPEXPR":
 		f, op := s.a.functions[e.oid("opfuncid")], s.a.operators[e.oid("opno")]
 		return f != nil && op != nil && f.Schema == "pg_catalog" && f.Strict && totalOperators[op.Name] && s.allSolid(e.nodes("args"))

@@ -92,6 +92,7 @@ func syntaxRefusal(sql string, err error) *Refusal {
 type statement struct {
 	text  string // without a semicolon
 	start int    // byte offset of text in the query
+	from  bool   // it has a FROM, somewhere
 }
 
 // parseDeclared checks that the query is one SELECT, and cuts it out.
@@ -102,7 +103,7 @@ func parseDeclared(query string) (statement, *Refusal) {
 	res, err := pg_query.Parse(query)
 	if err != nil {
 		r := syntaxRefusal(query, err)
-		if toks, err := scan(query); err == nil && !slices.ContainsFunc(toks, func(t token) bool { return t.is("FROM") }) {
+		if !hasFrom(query) {
 			r.Suggestion = "there is no FROM in it: look at its spelling"
 		}
 		return statement{}, r
@@ -129,7 +130,14 @@ func parseDeclared(query string) (statement, *Refusal) {
 		r.Position = skipSpace(query, start)
 		return s, r
 	}
+	s.from = hasFrom(s.text)
 	return s, checkSelect(sel)
+}
+
+// hasFrom looks for the keyword. Text that cannot be scanned has none.
+func hasFrom(sql string) bool {
+	toks, err := scan(sql)
+	return err == nil && slices.ContainsFunc(toks, func(t token) bool { return t.is("FROM") })
 }
 
 // checkSelect refuses the clauses that make a SELECT more than a question.

@@ -179,10 +179,10 @@ func (b *bench) compare(note string) {
 	var exact, same []string
 	for i, c := range b.p.visible() {
 		name := quoteAlways(c.Name)
-		switch {
-		case c.Dependent == Exact:
+		switch c.Dependent {
+		case Exact:
 			exact = append(exact, name+"::text AS c"+itoa(i))
-		case c.Dependent == Float:
+		case Float:
 			same = append(same, "round("+name+"::numeric, 6) AS c"+itoa(i))
 		default:
 			same = append(same, name+" AS c"+itoa(i))

@@ -221,7 +221,7 @@ func (a *analysis) confirm(ctx context.Context, sql string, want []Column, input
 	if err != nil {
 		return "", fmt.Errorf("try a statement: %w", err)
 	}
-	defer sub.Rollback(ctx) //nolint:errcheck // the outer transaction's end shows a broken connection
+	defer sub.Rollback(ctx) // the outer transaction's end shows a broken connection
 	rows, err := sub.Query(ctx, withInputs(sql, inputs...))
 	if err != nil {
 		return confirmError(err)
