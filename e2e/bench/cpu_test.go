@@ -52,27 +52,35 @@ func watchCPU(servers ...*pgserver.Server) *cpu {
 
 // look takes the times of the servers' processes. A process that is new began at zero.
 func (c *cpu) look(first bool) {
-	stats, err := filepath.Glob("/proc/[0-9]*/stat")
-	if err != nil {
-		return
-	}
-	parents := map[int]bool{}
 	for _, s := range c.servers {
-		parents[postmaster(s)] = true
+		for _, pid := range children(postmaster(s)) {
+			seconds, ok := readStat(pid)
+			if !ok {
+				continue
+			}
+			c.last[pid] = seconds
+			if first {
+				c.first[pid] = seconds
+			}
+			if title, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); err == nil && len(title) > 0 {
+				c.names[pid] = role(string(bytes.Trim(title, "\x00 ")))
+			}
+		}
 	}
-	for _, file := range stats {
-		pid, parent, seconds, ok := readStat(file)
-		if !ok || !parents[parent] {
-			continue
-		}
-		c.last[pid] = seconds
-		if first {
-			c.first[pid] = seconds
-		}
-		if title, err := os.ReadFile(filepath.Join(filepath.Dir(file), "cmdline")); err == nil && len(title) > 0 {
-			c.names[pid] = role(string(bytes.Trim(title, "\x00 ")))
+}
+
+// children lists the processes that a process has started.
+func children(pid int) (pids []int) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%[1]d/task/%[1]d/children", pid))
+	if err != nil {
+		return nil
+	}
+	for _, field := range strings.Fields(string(text)) {
+		if child, err := strconv.Atoi(field); err == nil {
+			pids = append(pids, child)
 		}
 	}
+	return pids
 }
 
 // postmaster returns the server's process.
@@ -86,25 +94,20 @@ func postmaster(s *pgserver.Server) int {
 	return pid
 }
 
-// readStat reads a process's parent and CPU time.
-func readStat(file string) (pid, parent int, seconds float64, ok bool) {
-	text, err := os.ReadFile(file)
+// readStat reads a process's CPU time.
+func readStat(pid int) (seconds float64, ok bool) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
-		return 0, 0, 0, false // it has ended
+		return 0, false // it has ended
 	}
-	open, end := bytes.IndexByte(text, '('), bytes.LastIndexByte(text, ')')
-	if open < 0 || end < 0 {
-		return 0, 0, 0, false
-	}
-	fields := strings.Fields(string(text[end+1:]))
+	// The name in front, in parentheses, may hold anything.
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
 	if len(fields) < 13 {
-		return 0, 0, 0, false
+		return 0, false
 	}
-	pid, _ = strconv.Atoi(strings.TrimSpace(string(text[:open])))
-	parent, _ = strconv.Atoi(fields[1])
 	user, _ := strconv.ParseFloat(fields[11], 64)
 	system, _ := strconv.ParseFloat(fields[12], 64)
-	return pid, parent, (user + system) / ticks, true
+	return (user + system) / ticks, true
 }
 
 // role says what a process of the server does, by its title.
