@@ -176,6 +176,9 @@ func (s *Session) companionDDL(l *Layout) []definition {
 	case l.HashKey:
 		exprs = []string{"(" + s.host.own("row_hash") + "(ROW(" + list(names(keys)) + ")))"}
 	}
+	for _, text := range l.HiddenIndexes {
+		out = append(out, definition{"companion's index " + text, "CREATE INDEX ON " + table + " " + text})
+	}
 	return append(out,
 		definition{"companion's key", "CREATE UNIQUE INDEX ON " + table + " (" + list(exprs) + ")"},
 		definition{"companion's guard", s.host.guardDDL(table)},

@@ -40,6 +40,8 @@ type Layout struct {
 	Query string
 	// Indexes are further indexes, such as "(revenue DESC)" or "UNIQUE (email)".
 	Indexes []string
+	// HiddenIndexes are further indexes of the companion, such as "(owner)".
+	HiddenIndexes []string
 	// Storage holds storage parameters, such as fillfactor.
 	Storage map[string]string
 	// Grants maps a privilege, such as select, to the roles that get it.

@@ -26,6 +26,9 @@ type Merge struct {
 	// Touched is a condition over s, the stored row by its column names, hidden ones included: which stored rows New
 	// speaks for. Those of them that New lacks are deleted. Empty means all.
 	Touched string
+	// TouchedBy, if set, stands in Touched's place: New speaks for the stored rows under any of the conditions. Each is
+	// looked up by itself, so that each may use an index of its own.
+	TouchedBy []string
 	// Flags says that two boolean columns follow in New: rerun (this key must be evaluated otherwise: its stored row is
 	// left alone and its key reported in [Result.Rerun]), then keep (false: there is no such row now). Neither may be NULL.
 	Flags bool
@@ -87,7 +90,7 @@ func (s *Session) merge(ctx context.Context, tx pgx.Tx, l *Layout, m *Merge, inp
 	if err := s.learn(ctx, tx, l); err != nil {
 		return Result{}, err
 	}
-	if m.Touched == "" {
+	if m.Touched == "" && len(m.TouchedBy) == 0 {
 		m.Touched = "true"
 	}
 	ctes, args, mode, err := s.inputs(ctx, tx, inputs, m.Args)
@@ -247,9 +250,11 @@ func (s *Session) Conditions(ctx context.Context, q Querier, l *Layout, stored, 
 
 // Select is a query over inputs.
 type Select struct {
-	With []CTE
-	Args []any // bound to $1, $2 and so on; inputs take the numbers after them
-	SQL  string
+	// Stored, if set, is the view whose stored rows the query reads as mvsync_stored, hidden columns included.
+	Stored *Layout
+	With   []CTE
+	Args   []any // bound to $1, $2 and so on; inputs take the numbers after them
+	SQL    string
 }
 
 // Query runs a SELECT over inputs and returns its rows as text.
@@ -257,6 +262,12 @@ func (s *Session) Query(ctx context.Context, tx pgx.Tx, q Select, inputs []Input
 	ctes, args, mode, err := s.inputs(ctx, tx, inputs, q.Args)
 	if err != nil {
 		return nil, err
+	}
+	if q.Stored != nil {
+		if err := s.learn(ctx, tx, q.Stored); err != nil {
+			return nil, err
+		}
+		ctes = append(ctes, s.statement(q.Stored, &Merge{}).everything(s.host.catalog))
 	}
 	rows, err := tx.Query(ctx, q.text(ctes), append([]any{mode, pgx.QueryResultFormats{pgx.TextFormatCode}}, args...)...)
 	if err != nil {

@@ -108,10 +108,23 @@ func (s *statement) old(catalog string) string {
 	}
 	visible, hidden := names(s.layout.Columns), names(s.layout.Hidden)
 	numbers := list(series("c", len(visible)), series("h", len(hidden)))
-	return oldCTE + "(t, ht, " + numbers + ") AS MATERIALIZED (SELECT " + ctids + ", " +
-		list(prefixed("s.", visible), prefixed("s.", hidden)) +
-		"\nFROM " + s.stored(catalog) + "\nWHERE (" + s.merge.Touched + "\n)),\n" +
+	rows := "SELECT " + ctids + ", " + list(prefixed("s.", visible), prefixed("s.", hidden)) +
+		"\nFROM " + s.stored(catalog) + "\nWHERE ("
+	text := rows + s.merge.Touched + "\n)"
+	if any := s.merge.TouchedBy; len(any) > 0 {
+		text = rows + strings.Join(any, "\n)\nUNION ALL "+rows) + "\n)"
+	}
+	if len(s.merge.TouchedBy) > 1 {
+		text = "SELECT DISTINCT ON (t) * FROM (" + text + ") u"
+	}
+	return oldCTE + "(t, ht, " + numbers + ") AS MATERIALIZED (" + text + "),\n" +
 		storedCTE + "(" + list(visible, hidden) + ") AS (SELECT " + numbers + " FROM " + oldCTE + ")"
+}
+
+// everything returns the CTE of all stored rows by their names.
+func (s *statement) everything(catalog string) string {
+	columns := list(prefixed("s.", names(s.layout.Columns)), prefixed("s.", names(s.layout.Hidden)))
+	return storedCTE + " AS NOT MATERIALIZED (SELECT " + columns + " FROM " + s.stored(catalog) + ")"
 }
 
 // fresh returns the CTE of the new rows, cast to the very types of the table: what is compared is what would be stored.

@@ -126,6 +126,9 @@ func layoutOf(p *plans.Plan, o TableOptions, id int64) *backing.Layout {
 	for _, columns := range p.Indexes {
 		l.Indexes = append(l.Indexes, "("+columns+")")
 	}
+	for _, columns := range p.HiddenIndexes {
+		l.HiddenIndexes = append(l.HiddenIndexes, "("+columns+")")
+	}
 	for _, c := range p.Columns {
 		l.Columns = append(l.Columns, backingColumn(c))
 	}

@@ -114,6 +114,7 @@ type operator struct {
 	Name     string
 	Function uint32
 	Equality bool
+	Schema   string
 }
 
 type collation struct {
@@ -235,8 +236,8 @@ FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace WHERE p.oid = ANY (
 
 func (c *catalog) loadOperators(ctx context.Context, oids []uint32) error {
 	return load(ctx, c.tx, c.operators, oids, "read operators", `
-SELECT oid, oprname, oprcode::oid, oprname = '=' AND (oprcanmerge OR oprcanhash)
-FROM pg_operator WHERE oid = ANY ($1::oid[])`,
+SELECT o.oid, o.oprname, o.oprcode::oid, o.oprname = '=' AND (o.oprcanmerge OR o.oprcanhash), n.nspname
+FROM pg_operator o JOIN pg_namespace n ON n.oid = o.oprnamespace WHERE o.oid = ANY ($1::oid[])`,
 		func(o *operator) uint32 { return o.OID })
 }
 

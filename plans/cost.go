@@ -200,7 +200,7 @@ func (e *estimate) aggregate(ctx context.Context) error {
 	if !e.p.mayRerun() {
 		return nil
 	}
-	again, err := e.explain(ctx, g.Rerun, keysSample(g.KeyColumns))
+	again, err := e.explain(ctx, g.Rerun, keysSample("mvsync_keys", g.KeyColumns))
 	if err != nil {
 		return err
 	}
@@ -220,45 +220,53 @@ func (p *Plan) mayRerun() bool {
 
 // residual: keys are derived from images, and the body is run again for them.
 func (e *estimate) residual(ctx context.Context) error {
-	c := e.cost
-	for _, s := range e.p.Residual.Slices {
-		plan, err := e.explain(ctx, s.New, keysSample(s.KeyColumns))
-		if err != nil {
+	r, c := e.p.Residual, e.cost
+	keys := make([]sample, len(r.Slices))
+	for i := range r.Slices {
+		keys[i] = keysSample(touchedKeys(i), r.Slices[i].KeyColumns)
+	}
+	plan, err := e.explain(ctx, r.New, keys...)
+	if err != nil {
+		return err
+	}
+	fixed, n := e.scans(plan), float64(len(r.Slices))
+	c.Fixed += fixed
+	c.Key += max(plan.Total-fixed, 0)/sampleRows/n + e.stored(max(plan.Rows/sampleRows/n, 1))
+	for i := range e.p.Sources {
+		if err := e.write(ctx, i); err != nil {
 			return err
-		}
-		fixed := e.scans(plan)
-		legs := 1.0 // one for each table whose keys are in the input
-		if plan.Node == "Append" {
-			legs = float64(len(plan.Plans))
-		}
-		c.Fixed += fixed
-		c.Key += max(plan.Total-fixed, 0)/sampleRows/legs + e.stored(max(plan.Rows/sampleRows/legs, 1))
-		for i := range e.p.Sources {
-			if err := e.write(ctx, s, i); err != nil {
-				return err
-			}
 		}
 	}
 	return nil
 }
 
 // write is what changes of one source cost while the others stay as they are.
-func (e *estimate) write(ctx context.Context, s Slice, changed int) error {
-	var in []sample
-	for _, i := range s.Inputs {
+func (e *estimate) write(ctx context.Context, changed int) error {
+	w := WriteCost{Table: e.p.Sources[changed].Table().String()}
+	in := []sample{{"mvsync_stored", e.p.visible(), sampleRows}}
+	for i := range e.p.Sources {
 		rows := 0
 		if i == changed {
 			rows = sampleRows
 		}
 		in = append(in, e.images(newImages(i), i, rows), e.images(oldImages(i), i, rows))
 	}
-	plan, err := e.explain(ctx, s.Keys, in...)
-	if err != nil {
-		return err
+	for _, s := range e.p.Residual.Slices {
+		if !slices.Contains(s.Inputs, changed) {
+			continue
+		}
+		plan, err := e.explain(ctx, s.Keys, in...)
+		if err != nil {
+			return err
+		}
+		keys, fixed := max(plan.Rows/sampleRows/2, 1), e.scans(plan)
+		w.Keys += keys
+		w.Fixed += fixed
+		w.Row += max(plan.Total-fixed, 0)/sampleRows + keys*e.cost.Key
 	}
-	w := WriteCost{Table: e.p.Sources[changed].Table().String(), Keys: max(plan.Rows/sampleRows/2, 1)}
-	w.Fixed = e.scans(plan)
-	w.Row = max(plan.Total-w.Fixed, 0)/sampleRows + w.Keys*e.cost.Key
+	if slices.Contains(e.p.Residual.Floor, changed) {
+		w.Fixed = e.cost.Evaluate
+	}
 	e.cost.Writes = append(e.cost.Writes, w)
 	return nil
 }
@@ -337,7 +345,7 @@ func (e *estimate) images(name string, source, rows int) sample {
 	return sample{in.name, in.cols, rows}
 }
 
-func keysSample(cols []Column) sample { return sample{"mvsync_keys", cols, sampleRows} }
+func keysSample(name string, cols []Column) sample { return sample{name, cols, sampleRows} }
 
 // sql defines the input. Materialized, its values are hidden from the planner, as
 // those of parameters are.

@@ -111,11 +111,11 @@ func (p *Plan) Statements() map[string]string {
 		out["delta"], out["merge"], out["touched"] = g.Delta, g.Merge, g.Touched
 		out["rerun"], out["rerun_touched"] = g.Rerun, g.RerunTouched
 	}
-	if p.Residual != nil {
-		for i, s := range p.Residual.Slices {
-			suffix := "_" + itoa(i)
-			out["keys"+suffix], out["new"+suffix], out["touched"+suffix] = s.Keys, s.New, s.Touched
+	if r := p.Residual; r != nil {
+		for i := range r.Slices {
+			out["keys_"+itoa(i)] = r.Slices[i].Keys
 		}
+		out["new"], out["touched"] = r.New, r.Touched
 	}
 	return out
 }

@@ -26,16 +26,16 @@ func (g *grouping) build(ctx context.Context) (string, error) {
 	if len(groups) > 0 {
 		agg.Touched = keyMatch("s", groups, "mvsync_delta", "g")
 		agg.RerunTouched = keyMatch("s", groups, "mvsync_keys", "k")
-		agg.Rerun = restricted(p.Eval, p.visible(), groups)
+		agg.Rerun = restricted(p.Eval, p.visible(), groups, "mvsync_keys")
 	}
 	agg.Keys = g.flagged(groups)
 	p.Aggregate = agg
 	return g.confirmAll(ctx, agg)
 }
 
-// restricted is a SELECT of the given columns for the keys in mvsync_keys.
-func restricted(sql string, columns, keyed []Column) string {
-	return "SELECT " + qualify("q", columns) + " FROM (" + sql + ") q WHERE " + keyMatch("q", keyed, "mvsync_keys", "k")
+// restricted is a SELECT of the given columns for keys.
+func restricted(sql string, columns, keyed []Column, keys string) string {
+	return "SELECT " + qualify("q", columns) + " FROM (" + sql + ") q WHERE " + keyMatch("q", keyed, keys, "k")
 }
 
 // qualify lists columns of an alias.

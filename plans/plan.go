@@ -121,6 +121,8 @@ type Plan struct {
 	// Indexes are columns (and directions) of the backing table that are worth
 	// an index, as CREATE INDEX lists them in parentheses.
 	Indexes []string
+	// HiddenIndexes are columns of the companion that are worth an index.
+	HiddenIndexes []string
 	// Sources are the tables read, the one that images stand in for first.
 	Sources []Source
 	// Depends are the other catalog objects that the results depend on.
@@ -339,28 +341,49 @@ type FoldCell struct {
 	Integer  bool // the argument is an integer; else a numeric with a fixed scale, or a boolean
 }
 
-// Residual is the arm of the residual family: the body is run again for touched
-// slices.
+// Residual is the arm of the residual family: the body is run again for the slices
+// that a batch touched.
 type Residual struct {
-	// Slices are the ways in which touched keys are derived; each is applied to
-	// the whole batch, and the union of them is one keyed diff. A plan of this
-	// package has one: where keys of several tables are touched, its key columns
-	// are those of all tables, and NULL stands for the other tables.
+	// Slices are the ways in which touched keys are derived. The keys of the i-th
+	// are the input mvsync_keys_i.
 	Slices []Slice
+	// New gives Columns and Hidden of all slices over the inputs mvsync_keys_i, each
+	// row once.
+	New string
+	// Touched is a condition over s and the inputs mvsync_keys_i: the stored rows of
+	// all slices. It is the slices' own conditions, joined by OR.
+	Touched string
+	// Floor are the indexes of the sources of which any change may touch every row:
+	// in such a round Eval is run instead.
+	Floor []int
 }
 
-// Slice is one way to derive touched keys and to run the body for them.
+// Slice is one way to derive touched keys.
 type Slice struct {
 	// Keys gives the touched keys k0, k1, ..., distinct, over the CTEs
-	// mvsync_new_i and mvsync_old_i of the sources named in Inputs, and tables.
+	// mvsync_new_i and mvsync_old_i of the sources named in Inputs, the CTE
+	// mvsync_stored (the stored rows, if Stored) and tables.
 	Keys string
-	// Inputs are the indexes of the sources whose images Keys reads.
+	// Inputs are the indexes of the sources whose images Keys reads. Where none of
+	// them changed, there are no touched keys.
 	Inputs     []int
+	Stored     bool
 	KeyColumns []Column
-	// New gives Columns and Hidden over the CTE mvsync_keys.
-	New string
-	// Touched is over s and the CTE mvsync_keys.
+	// Touched is this slice's part of the condition. By itself each can use an
+	// index.
 	Touched string
+}
+
+// touchedKeys names the input of the i-th slice's keys.
+func touchedKeys(i int) string { return "mvsync_keys_" + itoa(i) }
+
+// either joins the slices' conditions.
+func either(slices []Slice) string {
+	parts := make([]string, len(slices))
+	for i := range slices {
+		parts[i] = "(" + slices[i].Touched + ")"
+	}
+	return strings.Join(parts, "\n  OR ")
 }
 
 // quoteIdent quotes a name where it must be. It quotes every name that is not

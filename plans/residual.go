@@ -27,8 +27,8 @@ func planResidual(ctx context.Context, a *analysis, p *Plan) (string, []needs, e
 	if a.top.q.has("setOperations") {
 		return planSetOperation(ctx, a, p)
 	}
-	if a.top.joinsTables() && a.top.q.has("groupClause") {
-		return planJoinGroups(ctx, a, p)
+	if _, why := a.top.sliceFrom(); why != "" || len(a.sources) > 1 || a.readsOf(a.sources[0].OID).places > 1 {
+		return planJoinSlices(ctx, a, p)
 	}
 	s, why, err := a.slicing(ctx, p)
 	if why != "" || err != nil {
@@ -38,12 +38,6 @@ func planResidual(ctx context.Context, a *analysis, p *Plan) (string, []needs, e
 		return why, nil, err
 	}
 	return "", []needs{s.read}, nil
-}
-
-// joinsTables reports a FROM of more than one item.
-func (s *scope) joinsTables() bool {
-	items := s.q.child("jointree").nodes("fromlist")
-	return len(items) > 1 || len(items) == 1 && items[0].tag == "JOINEXPR"
 }
 
 // slicing checks that the body reads one table, and finds its slices.
@@ -258,31 +252,36 @@ func (s *slicing) build(ctx context.Context) (string, error) {
 	if why := s.generated(); why != "" {
 		return why, nil
 	}
-	if len(s.p.Hidden) > 0 {
-		var hidden string
-		for i, c := range s.columns {
-			if s.outputs[i] < 0 {
-				hidden += ", " + s.exprs[i] + " AS " + quoteAlways(c.Name)
-			}
-		}
-		s.p.Eval = splice(s.sql, edit{span{s.sel.list.end, s.sel.list.end}, hidden})
-	}
+	s.withHidden()
 	keys, err := s.imageKeys(s.keysText(where))
 	if err != nil {
 		return "", err
 	}
 	slice := Slice{
-		Keys: keys, Inputs: []int{0}, KeyColumns: keyColumns(s.columns),
-		New:     restricted(withoutOrder(s.p.Eval), s.p.visible(), s.columns),
-		Touched: keyMatch("s", s.columns, "mvsync_keys", "k"),
+		Keys: keys, Inputs: []int{0}, KeyColumns: keyColumns(s.columns), Touched: keyMatch("s", s.columns, touchedKeys(0), "k"),
 	}
-	s.p.Residual = &Residual{Slices: []Slice{slice}}
+	fresh := restricted(withoutOrder(s.p.Eval), s.p.visible(), s.columns, touchedKeys(0))
+	s.p.Residual = &Residual{Slices: []Slice{slice}, New: fresh, Touched: slice.Touched}
 	s.indexes()
 	images := []input{imagesInput(newImages(0), s.src), imagesInput(oldImages(0), s.src)}
 	if why, err := s.a.confirm(ctx, slice.Keys, slice.KeyColumns, images...); why != "" || err != nil {
 		return why, err
 	}
-	return s.a.confirm(ctx, slice.New, s.p.visible(), input{"mvsync_keys", slice.KeyColumns})
+	return s.a.confirm(ctx, fresh, s.p.visible(), input{touchedKeys(0), slice.KeyColumns})
+}
+
+// withHidden evaluates what the slice needs beside the body's columns.
+func (s *slicing) withHidden() {
+	if len(s.p.Hidden) == 0 {
+		return
+	}
+	var hidden string
+	for i, c := range s.columns {
+		if s.outputs[i] < 0 {
+			hidden += ", " + s.exprs[i] + " AS " + quoteAlways(c.Name)
+		}
+	}
+	s.p.Eval = splice(s.sql, edit{span{s.sel.list.end, s.sel.list.end}, hidden})
 }
 
 // imageKeys unites the slices of new and old images.
@@ -347,6 +346,15 @@ func (s *slicing) generated() string {
 // indexes asks for an index of the backing table where the slice is no prefix of
 // its key, and advises one on the source.
 func (s *slicing) indexes() {
+	s.index()
+	if exprs, ok := s.indexable(); ok && !s.src.Producer {
+		s.p.Advice = append(s.p.Advice, "an index of the source on the slice's columns keeps rounds from scanning it: CREATE INDEX ON "+
+			s.src.Table().String()+" ("+join(exprs)+");")
+	}
+}
+
+// index asks for the index of the backing table.
+func (s *slicing) index() {
 	var cols []string
 	for i, o := range s.outputs {
 		if o >= 0 {
@@ -359,10 +367,6 @@ func (s *slicing) indexes() {
 	})
 	if len(cols) > 0 && !prefix && !slices.Contains(s.outputs, -1) {
 		s.p.Indexes = append(s.p.Indexes, join(cols))
-	}
-	if exprs, ok := s.indexable(); ok && !s.src.Producer {
-		s.p.Advice = append(s.p.Advice, "an index of the source on the slice's columns keeps rounds from scanning it: CREATE INDEX ON "+
-			s.src.Table().String()+" ("+join(exprs)+");")
 	}
 }
 

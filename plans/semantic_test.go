@@ -132,19 +132,38 @@ func (b *bench) apply() {
 	case b.p.Aggregate != nil:
 		b.applyAggregate(ctes, rows)
 	case b.p.Residual != nil:
-		for i, s := range b.p.Residual.Slices {
-			b.exec(fmt.Sprintf("DROP TABLE IF EXISTS touched_%d; CREATE TEMP TABLE touched_%[1]d AS WITH %s %s", i, join(ctes), s.Keys))
-		}
-		b.exec("DROP TABLE IF EXISTS fresh_rows; CREATE TEMP TABLE fresh_rows AS TABLE stored WITH NO DATA")
-		for i, s := range b.p.Residual.Slices {
-			cte := fmt.Sprintf("mvsync_keys AS MATERIALIZED (TABLE touched_%d)", i)
-			b.exec("WITH " + cte + " DELETE FROM stored s WHERE " + s.Touched)
-			b.exec("INSERT INTO fresh_rows WITH " + cte + " SELECT " + cols + " FROM (" + s.New + ") n")
-		}
-		b.exec("INSERT INTO stored SELECT DISTINCT ON (fresh_rows.*::text) fresh_rows.* FROM fresh_rows")
+		b.applyResidual(ctes, rows)
 	default:
 		b.fill()
 	}
+}
+
+// changed reports whether any of the sources has images.
+func (b *bench) changed(sources []int) bool {
+	n := 0
+	for _, i := range sources {
+		n += b.ints(fmt.Sprintf("SELECT (SELECT count(*) FROM gone_%d)::int + (SELECT count(*) FROM fresh_%[1]d)::int", i))
+	}
+	return n > 0
+}
+
+func (b *bench) applyResidual(ctes []string, rows func(string, []string)) {
+	r := b.p.Residual
+	if b.changed(r.Floor) {
+		b.fill()
+		return
+	}
+	ctes = append(ctes, "mvsync_stored AS NOT MATERIALIZED (SELECT * FROM stored)")
+	var keys []string
+	for i, s := range r.Slices {
+		b.exec(fmt.Sprintf("DROP TABLE IF EXISTS touched_%d; CREATE TEMP TABLE touched_%[1]d AS WITH %s SELECT * FROM (%s) q", i, join(ctes), s.Keys))
+		if !b.changed(s.Inputs) {
+			require.Zero(b.t, b.ints(fmt.Sprintf("SELECT count(*)::int FROM touched_%d", i)), "keys without a change of their inputs")
+		}
+		keys = append(keys, fmt.Sprintf("%s AS MATERIALIZED (TABLE touched_%d)", touchedKeys(i), i))
+	}
+	rows(r.New, keys)
+	b.replace(keys, r.Touched)
 }
 
 func (b *bench) applyAggregate(ctes []string, rows func(string, []string)) {

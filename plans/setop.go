@@ -2,6 +2,7 @@ package plans
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -10,23 +11,24 @@ import (
 type leg struct {
 	at    span
 	scope *scope
-	rel   *relation
+	rel   *relation // nil where it joins tables
 }
 
-// setOperation is a body whose legs each filter and project one table. Its slices
+// setOperation is a body whose legs filter, project and join tables. Its slices
 // are the rows by the view's key: a changed image touches the rows that it gives in
 // its leg, and all legs are run again for those.
 type setOperation struct {
-	a    *analysis
-	p    *Plan
-	sql  string
-	legs []leg
-	need []needs
+	a     *analysis
+	p     *Plan
+	sql   string
+	legs  []leg
+	need  []needs
+	floor map[int]bool // sources any change of which may touch every row
 }
 
 // planSetOperation is residual-recompute for set operations.
 func planSetOperation(ctx context.Context, a *analysis, p *Plan) (string, []needs, error) {
-	s := &setOperation{a: a, p: p, sql: a.flat, need: make([]needs, len(p.Sources))}
+	s := &setOperation{a: a, p: p, sql: a.flat, need: make([]needs, len(p.Sources)), floor: map[int]bool{}}
 	if why := s.read(); why != "" {
 		return why, nil, nil
 	}
@@ -38,14 +40,12 @@ func planSetOperation(ctx context.Context, a *analysis, p *Plan) (string, []need
 	if why != "" || err != nil {
 		return why, nil, err
 	}
-	slice := Slice{
-		Keys: keys, KeyColumns: keyColumns(keyed), New: s.newSQL(keyed), Touched: keyMatch("s", keyed, "mvsync_keys", "k"),
+	slice := Slice{Keys: keys, KeyColumns: keyColumns(keyed), Touched: keyMatch("s", keyed, touchedKeys(0), "k")}
+	why, err = a.oneSlice(ctx, p, slice, s.newSQL(keyed))
+	if len(s.floor) == len(p.Sources) {
+		why = "a change of any of its tables may touch every row"
 	}
-	for i := range p.Sources {
-		slice.Inputs = append(slice.Inputs, i)
-	}
-	p.Residual = &Residual{Slices: []Slice{slice}}
-	why, err = a.confirmSlice(ctx, p, slice)
+	p.Residual.Floor = slices.Sorted(maps.Keys(s.floor))
 	return why, s.need, err
 }
 
@@ -73,10 +73,12 @@ func (s *setOperation) read() string {
 			return "its legs are no plain queries"
 		}
 		rel, why := sc.simple()
-		if why != "" {
+		switch {
+		case why != "" && !sc.isPlain():
 			return "in a leg " + why
-		}
-		if s.a.readsOf(rel.OID).columns[tableoid] {
+		case why != "":
+			rel = nil
+		case s.a.readsOf(rel.OID).columns[tableoid]:
 			return "it reads tableoid, which images do not carry"
 		}
 		s.legs = append(s.legs, leg{spans[i], sc, rel})
@@ -139,6 +141,14 @@ func (s *setOperation) keysSQL(ctx context.Context, keyed []Column) (sql, why st
 			cols[i] = collate("("+sel.targets[k].expr.of(text)+")::"+keyed[i].Type, keyed[i]) + " AS " + prefixed("k", i)
 		}
 		core := splice(text, edit{sel.list, join(cols)})
+		if l.rel == nil {
+			part, why, err := s.joinedKeys(ctx, core, len(keyed))
+			if why != "" || err != nil {
+				return "", why, err
+			}
+			parts = append(parts, "SELECT * FROM ("+part+") x"+itoa(len(parts)))
+			continue
+		}
 		src := slices.IndexFunc(s.p.Sources, func(c Source) bool { return c.OID == l.rel.OID })
 		d, err := s.a.try(ctx, core)
 		if err != nil {
@@ -156,13 +166,37 @@ func (s *setOperation) keysSQL(ctx context.Context, keyed []Column) (sql, why st
 	return "SELECT DISTINCT * FROM (" + strings.Join(parts, "\n  UNION ALL ") + ") u", "", nil
 }
 
+// joinedKeys gives the keys of a leg's rows that hold a touched row of one of the
+// tables that it joins.
+func (s *setOperation) joinedKeys(ctx context.Context, core string, n int) (sql, why string, err error) {
+	d, err := s.a.try(ctx, core)
+	if err != nil {
+		return "", "", err
+	}
+	j, why := s.a.newJoinTree(s.p, d.text, newScope(s.a, d.tree, nil), d.tree)
+	if why == "" {
+		why = j.readable()
+	}
+	if why != "" {
+		return "", "in a leg " + why, nil
+	}
+	for i, need := range j.groupNeeds(d.tree) {
+		s.need[i].full = s.need[i].full || need.full
+		s.need[i].add(need.columns...)
+	}
+	for i := range j.floor {
+		s.floor[i] = true
+	}
+	return j.groupKeys(n), "", nil
+}
+
 // readBy notes what old images of a source must carry.
 func (s *setOperation) readBy(src int, r reads) {
 	n := &s.need[src]
 	n.full = n.full || r.columns[0] || r.all
 	for _, c := range s.p.Sources[src].Columns {
-		if r.columns[int(c.Num)] && !slices.Contains(n.columns, c.Name) {
-			n.columns = append(n.columns, c.Name)
+		if r.columns[int(c.Num)] {
+			n.add(c.Name)
 		}
 	}
 }
@@ -176,7 +210,7 @@ func (s *setOperation) newSQL(keyed []Column) string {
 	var edits []edit
 	for _, l := range s.legs {
 		edits = append(edits, edit{l.at, "SELECT " + qualify("q", s.p.Columns) + " FROM (" + l.at.of(s.sql) + ") q(" + join(names) + ") WHERE " +
-			keyMatch("q", s.legKey(l, keyed), "mvsync_keys", "k")})
+			keyMatch("q", s.legKey(l, keyed), touchedKeys(0), "k")})
 	}
 	return "SELECT " + qualify("q", s.p.Columns) + " FROM (" + splice(s.sql, edits...) + ") q"
 }

@@ -1,0 +1,416 @@
+package plans
+
+import (
+	"slices"
+	"strings"
+)
+
+// columnRef is a column of a place.
+type columnRef struct{ place, attr int }
+
+// cond is a strict condition on two places, written over their own names.
+type cond struct {
+	text   string
+	places []int
+	cols   []columnRef
+	// equal: it compares two bare columns by an equality that is identity.
+	equal bool
+	// equality: it compares two bare columns, so that one finds the other by an
+	// index.
+	equality bool
+	// absent, where set, are the conditions under which an x IN (subquery) is
+	// unknown instead: NULL among the subquery's values; NULL as x.
+	absent *unknown
+}
+
+type unknown struct {
+	value, x string // "" where it cannot be NULL
+	outside  int    // the place of x
+}
+
+// conds are the usable conjuncts of a condition. Solid says that each of them
+// holds for every output row.
+func (j *joinTree) conds(s *scope, quals *node, solid bool) []cond {
+	var out []cond
+	for _, n := range conjuncts(quals) {
+		w := &writer{j: j}
+		text, ok := w.write(s, n)
+		if !ok {
+			continue
+		}
+		c, ok := w.cond(text, j.strictIn(s, n))
+		if !ok {
+			continue
+		}
+		_, _, c.equality = s.equality(n)
+		c.equality = c.equality && len(c.cols) == 2
+		c.equal = j.identity(s, n) && len(c.cols) == 2
+		out = append(out, c)
+		j.met = append(j.met, c)
+		if solid && c.equal {
+			j.solid = append(j.solid, c)
+		}
+	}
+	return out
+}
+
+// identity recognises the equality of two columns whose equal values are the
+// same.
+func (j *joinTree) identity(s *scope, n *node) bool {
+	l, r, ok := s.equality(n)
+	return ok && l.tag == "VAR" && r.tag == "VAR" && exprType(l) == exprType(r) && j.a.exactExpr(l) && j.a.exactExpr(r)
+}
+
+// anyConds reads the comparison of x IN (subquery) as a condition on both.
+// Unless the result must be true, NULL on either side matters too.
+func (j *joinTree) anyConds(s, sub *scope, test *node, certain bool) []cond {
+	var out []cond
+	parts := conjuncts(test)
+	for _, n := range parts {
+		w := &writer{j: j, params: sub}
+		text, ok := w.write(s, n)
+		if !ok {
+			continue
+		}
+		c, ok := w.cond(text, j.strictAll(n))
+		if !ok {
+			continue
+		}
+		if !certain {
+			if c.absent = j.unknowns(s, sub, n); c.absent == nil || len(parts) > 1 {
+				continue
+			}
+		}
+		c.equality = len(c.cols) == 2
+		out = append(out, c)
+		j.met = append(j.met, c)
+	}
+	return out
+}
+
+// unknowns says when the comparison is unknown; nil where that cannot be told
+// from single rows.
+func (j *joinTree) unknowns(s, sub *scope, n *node) *unknown {
+	args := n.nodes("args")
+	if len(args) != 2 || !sub.isPlain() {
+		return nil
+	}
+	x, y := args[0], args[1]
+	if param(x) != nil {
+		x, y = y, x
+	}
+	at, ok := j.column(s, x)
+	value := sub.param(param(y))
+	if !ok || value == nil {
+		return nil
+	}
+	u := &unknown{outside: at.place}
+	if !s.solid(x) {
+		if j.places[at.place].nullable {
+			return nil
+		}
+		w := &writer{j: j}
+		text, _ := w.write(s, x)
+		u.x = text + " IS NULL"
+	}
+	if !sub.solid(value) {
+		if c, ok := j.column(sub, value); !ok || j.places[c.place].scope != sub || sub.facts().nullable[j.places[c.place].rt] {
+			return nil
+		}
+		w := &writer{j: j}
+		text, _ := w.write(sub, value)
+		u.value = text + " IS NULL"
+	}
+	return u
+}
+
+// param looks for the value of a subquery below changes of label.
+func param(n *node) *node {
+	for n != nil && n.tag == "RELABELTYPE" {
+		n = n.child("arg")
+	}
+	if n == nil || n.tag != "PARAM" {
+		return nil
+	}
+	return n
+}
+
+// param is the output expression that a value of the subquery is.
+func (s *scope) param(n *node) *node {
+	outs := s.outputs()
+	if i := n.num("paramid"); n != nil && i >= 1 && i <= len(outs) {
+		return outs[i-1].child("expr")
+	}
+	return nil
+}
+
+// column follows a Var down to a column of a place, through subqueries whose
+// column is that of the rows below: filters, and the columns of a grouping.
+func (j *joinTree) column(s *scope, e *node) (columnRef, bool) {
+	for e != nil && e.tag == "RELABELTYPE" {
+		e = e.child("arg")
+	}
+	if e == nil || e.tag != "VAR" {
+		return columnRef{}, false
+	}
+	c, rest := s.resolve(e)
+	if rest != nil || c.s == nil {
+		return columnRef{}, false
+	}
+	rte := c.s.rte(c.rt)
+	switch kind(rte) {
+	case rteRelation:
+		for _, i := range j.below[entryRef{c.s, c.rt}] {
+			return columnRef{i, c.attr}, c.attr > 0
+		}
+	case rteSubquery, rteCTE:
+		sub := c.s.sub(rte)
+		if sub == nil || c.attr < 1 || c.attr > len(sub.outputs()) {
+			return columnRef{}, false
+		}
+		t := sub.outputs()[c.attr-1]
+		if !sub.transparent(t) {
+			return columnRef{}, false
+		}
+		return j.column(sub, sub.plainExpr(t.child("expr")))
+	}
+	return columnRef{}, false
+}
+
+// plainExpr looks through a Var of the group entry.
+func (s *scope) plainExpr(e *node) *node {
+	if inner, ok := s.ungrouped(e); ok {
+		return inner
+	}
+	return e
+}
+
+// transparent reports an output column whose value is the same in all the rows
+// that its row is made of.
+func (s *scope) transparent(t *node) bool {
+	q := s.q
+	switch {
+	case s.isPlain():
+		return true
+	case q.has("setOperations"), q.has("groupingSets"), q.is("hasWindowFuncs"), q.has("limitCount"), q.has("limitOffset"):
+		return false
+	case q.is("hasDistinctOn"):
+		return slices.ContainsFunc(q.nodes("distinctClause"), func(c *node) bool { return s.sortGroup(c) == t })
+	}
+	return true // a bare column of a grouping is grouped by, or fixed by what is
+}
+
+// writer writes expressions over the names of places. It knows columns, operators,
+// plain functions and casts; anything else is not followed.
+type writer struct {
+	j      *joinTree
+	params *scope // whose outputs PARAMs are
+	cols   []columnRef
+}
+
+// cond makes a condition of what was written, if it is strict in its two places.
+func (w *writer) cond(text string, strict map[int]bool) (cond, bool) {
+	c := cond{text: text, cols: w.cols}
+	for _, col := range w.cols {
+		if !slices.Contains(c.places, col.place) {
+			c.places = append(c.places, col.place)
+		}
+	}
+	if len(c.places) != 2 || slices.ContainsFunc(c.places, func(i int) bool { return strict != nil && !strict[i] }) {
+		return c, false
+	}
+	return c, true
+}
+
+func (w *writer) write(s *scope, n *node) (string, bool) {
+	if n == nil {
+		return "", false
+	}
+	switch n.tag {
+	case "VAR":
+		return w.column(s, n)
+	case "PARAM":
+		if w.params == nil || n.num("paramkind") != 2 {
+			return "", false
+		}
+		e := w.params.param(n)
+		if e == nil || !w.params.transparent(w.params.outputs()[n.num("paramid")-1]) {
+			return "", false
+		}
+		return w.write(w.params, w.params.plainExpr(e))
+	case "RELABELTYPE":
+		return w.cast(s, n.child("arg"), n.oid("resulttype"))
+	case "OPEXPR":
+		return w.operator(s, n)
+	case "FUNCEXPR":
+		return w.function(s, n)
+	case "BOOLEXPR":
+		return w.boolean(s, n)
+	}
+	return "", false
+}
+
+func (w *writer) column(s *scope, n *node) (string, bool) {
+	at, ok := w.j.column(s, n)
+	if !ok {
+		return "", false
+	}
+	p := w.j.places[at.place]
+	col := p.rel.attr(at.attr)
+	if col == nil {
+		return "", false
+	}
+	if !slices.Contains(w.cols, at) {
+		w.cols = append(w.cols, at)
+	}
+	return p.name() + "." + quoteAlways(col.Name), true
+}
+
+func (w *writer) cast(s *scope, arg *node, to uint32) (string, bool) {
+	text, ok := w.write(s, arg)
+	t := w.j.a.types[to]
+	if !ok || t == nil {
+		return "", false
+	}
+	return "(" + text + ")::" + t.Display, true
+}
+
+// operator writes an operator by its full name. Under a collation that the
+// columns do not have by themselves its meaning would change.
+func (w *writer) operator(s *scope, n *node) (string, bool) {
+	op := w.j.a.operators[n.oid("opno")]
+	if op == nil || usesTag(n.fields["args"], "COLLATEEXPR", "COLLATE") {
+		return "", false
+	}
+	args := n.nodes("args")
+	var parts []string
+	for _, a := range args {
+		text, ok := w.write(s, a)
+		if !ok {
+			return "", false
+		}
+		parts = append(parts, text)
+	}
+	name := "OPERATOR(" + quoteAlways(op.Schema) + "." + op.Name + ")"
+	switch len(parts) {
+	case 1:
+		return "(" + name + " " + parts[0] + ")", true
+	case 2:
+		return "(" + parts[0] + " " + name + " " + parts[1] + ")", true
+	}
+	return "", false
+}
+
+func (w *writer) function(s *scope, n *node) (string, bool) {
+	const explicit = 0 // a call, as opposed to a cast
+	f := w.j.a.functions[n.oid("funcid")]
+	args := n.nodes("args")
+	switch {
+	case f == nil || n.is("funcretset") || n.is("funcvariadic"):
+		return "", false
+	case n.num("funcformat") == explicit:
+	case len(args) == 1 && (n.num("funcformat") == 1 || n.num("funcformat") == 2):
+		return w.cast(s, args[0], n.oid("funcresulttype"))
+	default:
+		return "", false
+	}
+	var parts []string
+	for _, a := range args {
+		text, ok := w.write(s, a)
+		if !ok {
+			return "", false
+		}
+		parts = append(parts, text)
+	}
+	return quoteAlways(f.Schema) + "." + quoteAlways(f.Name) + "(" + join(parts) + ")", true
+}
+
+func (w *writer) boolean(s *scope, n *node) (string, bool) {
+	var parts []string
+	for _, a := range n.nodes("args") {
+		text, ok := w.write(s, a)
+		if !ok {
+			return "", false
+		}
+		parts = append(parts, "("+text+")")
+	}
+	switch op := n.text("boolop"); {
+	case op == "not" && len(parts) == 1:
+		return "NOT " + parts[0], true
+	case op == "and", op == "or":
+		return "(" + strings.Join(parts, " "+strings.ToUpper(op)+" ") + ")", true
+	}
+	return "", false
+}
+
+// strictIn returns the places without whose rows the condition is not true.
+func (j *joinTree) strictIn(s *scope, n *node) map[int]bool {
+	out := map[int]bool{}
+	switch n.tag {
+	case "OPEXPR", "FUNCEXPR":
+		if j.strictExpr(n) {
+			j.named(s, n, out)
+		}
+	case "BOOLEXPR":
+		args := n.nodes("args")
+		switch n.text("boolop") {
+		case "not":
+			if len(args) == 1 && j.strictExpr(args[0]) {
+				j.named(s, n, out)
+			}
+		case "and":
+			for _, a := range args {
+				for i := range j.strictIn(s, a) {
+					out[i] = true
+				}
+			}
+		case "or":
+			return j.strictInEach(s, args)
+		}
+	}
+	return out
+}
+
+func (j *joinTree) strictInEach(s *scope, args []*node) map[int]bool {
+	out := map[int]bool{}
+	for k, a := range args {
+		in := j.strictIn(s, a)
+		if k == 0 {
+			out = in
+			continue
+		}
+		for i := range out {
+			if !in[i] {
+				delete(out, i)
+			}
+		}
+	}
+	return out
+}
+
+// strictAll is for a comparison of which one side is a subquery's value: nil
+// where it is strict, an empty set where it is not.
+func (j *joinTree) strictAll(n *node) map[int]bool {
+	if j.strictExpr(n) {
+		return nil
+	}
+	return map[int]bool{}
+}
+
+// strictExpr reports an expression that is NULL if any of its columns is.
+func (j *joinTree) strictExpr(n *node) bool {
+	strict := func(f *function) bool {
+		return f != nil && f.Strict && !slices.ContainsFunc(n.nodes("args"), func(a *node) bool { return !j.strictExpr(a) })
+	}
+	switch n.tag {
+	case "VAR", "CONST", "PARAM":
+		return true
+	case "RELABELTYPE":
+		return j.strictExpr(n.child("arg"))
+	case "OPEXPR":
+		return strict(j.a.functions[n.oid("opfuncid")])
+	case "FUNCEXPR":
+		return strict(j.a.functions[n.oid("funcid")])
+	}
+	return false
+}

@@ -1,0 +1,443 @@
+package plans
+
+import (
+	"maps"
+	"slices"
+)
+
+// site is one place of a table in a join: a table that is joined to itself has
+// two.
+type site struct {
+	id    int
+	scope *scope
+	rt    int
+	rel   *relation
+	src   int // index into Plan.Sources
+	// apart: in a subquery of an expression, or below a grouping in FROM. Its
+	// rows decide about output rows, which do not hold them.
+	apart bool
+	// nullable: on the nullable side of an outer join, at any level.
+	nullable bool
+	text     *leafText // where it stands; nil where it is apart
+
+	key    []attribute // columns by which its rows are known
+	shown  []string    // the key at the outermost level
+	stored []Column    // the columns of the stored row that hold the key
+}
+
+// name is the alias of the place in statements of our own.
+func (p *site) name() string { return prefixed("t", p.id) }
+
+// entryRef is an entry of a range table.
+type entryRef struct {
+	s  *scope
+	rt int
+}
+
+// joinTree is a query of joins, filters and per-row expressions taken apart: which
+// tables stand where, and how a change of one reaches rows of others.
+//
+// A changed output row holds a changed row of some table; or it is the preserved
+// row of an outer join, or a row that a subquery decides about, whose fate a
+// changed row decides. The first are found by the keys of changed rows. The
+// others are found by walks: from changed rows along the conditions that must
+// hold wherever the change matters. A condition serves if it is strict, which
+// makes it fail where a table is absent.
+//
+// A walk reads the tables on its way in the new state alone. If one of them
+// changed as well, its own walk starts nearer to the target, along the rest of
+// the same path, with its old rows. And if the target's row changed, its key is
+// touched already.
+type joinTree struct {
+	a      *analysis
+	p      *Plan
+	sql    string
+	scope  *scope
+	places []*site
+	below  map[entryRef][]int // the places below an entry
+	walks  []*trail
+	floor  map[int]bool // sources whose changes may touch every row
+	solid  []cond       // equalities that hold for every output row
+	met    []cond       // all conditions, for advice
+	root   *levelText
+	edits  []edit   // that make keys of inner levels visible
+	guards []string // of the old state, for the outermost WHERE
+	why    string   // what cannot be taken apart
+}
+
+// region is a part of a join.
+type region struct {
+	held  []int    // places whose rows stand in the region's rows
+	apart []int    // places that decide about them
+	conds []cond   // that hold where a place of the region matters
+	open  []bundle // groupings whose rows are not yet addressed by any place's
+	walks []*trail
+}
+
+// bundle is a grouping in FROM: a change below it reaches output rows through a
+// condition on its group columns.
+type bundle struct {
+	places []int
+	conds  []cond
+}
+
+func (r *region) add(o region) {
+	r.held = append(r.held, o.held...)
+	r.apart = append(r.apart, o.apart...)
+	r.conds = append(r.conds, o.conds...)
+	r.open = append(r.open, o.open...)
+	r.walks = append(r.walks, o.walks...)
+}
+
+func (r *region) all() []int { return slices.Concat(r.held, r.apart) }
+
+// reading is where in the tree a part is read.
+type reading struct {
+	nullable bool // below the nullable side of an outer join
+	within   bool // the same, of this query level
+	apart    bool
+}
+
+func (r reading) under() reading {
+	r.nullable, r.within = true, true
+	return r
+}
+
+// newJoinTree reads a plain query that is the whole body, or what it groups. Why
+// says what it cannot take apart.
+func (a *analysis) newJoinTree(p *Plan, sql string, s *scope, whole *node) (j *joinTree, why string) {
+	j = &joinTree{a: a, p: p, sql: sql, scope: s, below: map[entryRef][]int{}, floor: map[int]bool{}}
+	r := j.query(s, reading{})
+	j.walks = r.walks
+	for _, o := range r.open {
+		j.degrade(o.places)
+	}
+	if j.why == "" {
+		j.why = j.covers(whole)
+	}
+	if j.why == "" {
+		j.why = j.findKeys()
+	}
+	if j.why == "" {
+		j.why = j.readText()
+	}
+	return j, j.why
+}
+
+// covers checks that every place of every source in the body was found.
+func (j *joinTree) covers(whole *node) string {
+	for i := range j.p.Sources {
+		n := 0
+		for _, p := range j.places {
+			if p.src == i {
+				n++
+			}
+		}
+		if n != readsIn(whole, j.p.Sources[i].OID).places {
+			return j.p.Sources[i].Table().String() + " stands where its changes cannot be followed"
+		}
+	}
+	return ""
+}
+
+// degrade notes that changes of the places' tables may touch every row.
+func (j *joinTree) degrade(places []int) {
+	for _, i := range places {
+		j.floor[j.places[i].src] = true
+	}
+}
+
+// floorSources are the sources whose changes may touch every row.
+func (j *joinTree) floorSources() []int { return slices.Sorted(maps.Keys(j.floor)) }
+
+// isPlain reports a query whose rows are combinations of rows of its tables.
+func (s *scope) isPlain() bool {
+	q := s.q
+	return !q.has("setOperations") && !q.has("groupClause") && !q.has("groupingSets") && !q.is("hasAggs") && !q.has("havingQual") &&
+		!q.has("distinctClause") && !q.is("hasWindowFuncs") && !q.has("limitCount") && !q.has("limitOffset") && !q.has("rowMarks")
+}
+
+// query reads a query level.
+func (j *joinTree) query(s *scope, r reading) region {
+	r.within = false
+	var out region
+	if op := s.q.child("setOperations"); op != nil {
+		walk2(op, func(n *node) {
+			if n.tag == "RANGETBLREF" {
+				out.add(j.entry(s, n.num("rtindex"), r))
+			}
+		})
+	}
+	tree := s.q.child("jointree")
+	for _, item := range tree.nodes("fromlist") {
+		out.add(j.item(s, item, r))
+	}
+	where := j.conds(s, tree.child("quals"), !r.nullable && !r.apart)
+	links := j.links(s, tree.child("quals"), true)
+	for _, part := range []string{"targetList", "havingQual", "limitCount", "limitOffset", "windowClause"} {
+		links = append(links, j.links(s, s.q.fields[part], false)...)
+	}
+	if !r.apart {
+		j.filter(out.walks, s, tree.child("quals"))
+		for _, l := range links {
+			ws, lost := j.reach(out.held, l.all(), l.conds)
+			out.walks = append(out.walks, ws...)
+			j.degrade(lost)
+		}
+		out.open = j.close(out.open, out.held, where)
+	}
+	out.conds = append(out.conds, where...)
+	for _, l := range links {
+		out.apart = append(out.apart, l.all()...)
+		out.conds = append(out.conds, l.conds...)
+	}
+	return out
+}
+
+// walk2 visits the tree of a set operation in order.
+func walk2(n *node, visit func(*node)) {
+	if n == nil {
+		return
+	}
+	visit(n)
+	walk2(n.child("larg"), visit)
+	walk2(n.child("rarg"), visit)
+}
+
+// close finds, for groupings, the rows of other tables that hold theirs, and
+// returns the groupings for which there are none.
+func (j *joinTree) close(opens []bundle, targets []int, conds []cond) []bundle {
+	return slices.DeleteFunc(opens, func(o bundle) bool {
+		_, lost := j.reach(targets, o.places, slices.Concat(o.conds, conds))
+		return len(lost) == 0
+	})
+}
+
+// item reads an item of FROM.
+func (j *joinTree) item(s *scope, item *node, r reading) region {
+	switch item.tag {
+	case "RANGETBLREF":
+		return j.entry(s, item.num("rtindex"), r)
+	case "JOINEXPR":
+	default:
+		j.why = "its FROM cannot be taken apart"
+		return region{}
+	}
+	lr, rr := r, r
+	kind := item.num("jointype")
+	if kind == joinLeft || kind == joinFull {
+		rr = r.under()
+	}
+	if kind == joinRight || kind == joinFull {
+		lr = r.under()
+	}
+	left, right := j.item(s, item.child("larg"), lr), j.item(s, item.child("rarg"), rr)
+	quals := item.child("quals")
+	on := j.conds(s, quals, kind == joinInner && !r.nullable && !r.apart)
+	if kind != joinInner || r.within {
+		// Conditions on tables outside hold for one side alone.
+		inside := slices.Concat(left.all(), right.all())
+		on = slices.DeleteFunc(on, func(c cond) bool { return !contained(c.places, inside) })
+	}
+	links := j.links(s, quals, true)
+	var out region
+	if !r.apart {
+		j.filter(slices.Concat(left.walks, right.walks), s, quals)
+		out.walks = j.join(kind, &left, &right, on, links)
+	}
+	out.add(left)
+	out.add(right)
+	out.conds = append(out.conds, on...)
+	for _, l := range links {
+		out.apart = append(out.apart, l.all()...)
+		out.conds = append(out.conds, l.conds...)
+	}
+	return out
+}
+
+// join finds the walks of a join node, and which groupings below are addressed
+// by them.
+func (j *joinTree) join(kind int, left, right *region, on []cond, links []region) []*trail {
+	var walks []*trail
+	var deciding []int
+	all := on
+	for _, l := range links {
+		deciding = append(deciding, l.all()...)
+		all = slices.Concat(all, l.conds)
+	}
+	outer := func(kept, other *region) {
+		ws, lost := j.reach(kept.held, slices.Concat(other.all(), deciding), slices.Concat(other.conds, all))
+		for _, w := range ws {
+			w.side = other.held
+		}
+		walks = append(walks, ws...)
+		j.degrade(lost)
+	}
+	switch kind {
+	case joinInner:
+		for _, l := range links {
+			ws, lost := j.reach(slices.Concat(left.held, right.held), l.all(), l.conds)
+			walks = append(walks, ws...)
+			j.degrade(lost)
+		}
+		left.open, right.open = j.close(left.open, right.held, on), j.close(right.open, left.held, on)
+	case joinLeft:
+		outer(left, right)
+		right.open = nil
+	case joinRight:
+		outer(right, left)
+		left.open = nil
+	default:
+		outer(left, right)
+		outer(right, left)
+	}
+	return walks
+}
+
+func contained(part, whole []int) bool {
+	return !slices.ContainsFunc(part, func(i int) bool { return !slices.Contains(whole, i) })
+}
+
+// entry reads an entry of the range table.
+func (j *joinTree) entry(s *scope, rt int, r reading) region {
+	rte := s.rte(rt)
+	first := len(j.places)
+	defer func() {
+		for i := first; i < len(j.places); i++ {
+			j.below[entryRef{s, rt}] = append(j.below[entryRef{s, rt}], i)
+		}
+	}()
+	switch kind(rte) {
+	case rteRelation:
+		return j.table(s, rt, r)
+	case rteSubquery, rteCTE:
+		sub := s.sub(rte)
+		if sub == nil {
+			j.why = "it is recursive"
+			return region{}
+		}
+		if sub.isPlain() || r.apart {
+			return j.query(sub, r)
+		}
+		return grouping0(j.query(sub, reading{nullable: r.nullable, apart: true}))
+	}
+	var out region
+	for _, part := range []string{"functions", "tablefunc", "values_lists"} {
+		for _, l := range j.links(s, rte.fields[part], false) {
+			out.add(grouping0(l))
+		}
+	}
+	return out
+}
+
+// grouping0 is a region whose rows hold no rows of tables.
+func grouping0(r region) region {
+	return region{apart: r.all(), conds: r.conds, open: []bundle{{r.all(), r.conds}}}
+}
+
+func (j *joinTree) table(s *scope, rt int, r reading) region {
+	rel := j.a.relations[s.rte(rt).oid("relid")]
+	if rel == nil {
+		j.why = "it reads what is no table"
+		return region{}
+	}
+	src := slices.IndexFunc(j.p.Sources, func(c Source) bool { return c.Table() == rel.name() })
+	if src < 0 {
+		j.why = "it reads what is no source"
+		return region{}
+	}
+	p := &site{id: len(j.places), scope: s, rt: rt, rel: rel, src: src, apart: r.apart, nullable: r.nullable}
+	j.places = append(j.places, p)
+	return region{held: []int{p.id}}
+}
+
+// links reads the subqueries of an expression. Filter says that the expression is
+// a condition, whose conjuncts must be true and not merely known.
+func (j *joinTree) links(s *scope, v any, filter bool) []region {
+	var out []region
+	certain := map[*node]bool{}
+	if n, ok := v.(*node); ok && filter {
+		for _, c := range conjuncts(n) {
+			certain[c] = true
+		}
+	}
+	walk(v, func(n *node) bool {
+		if n.tag != "SUBLINK" {
+			return n.tag != "QUERY"
+		}
+		out = append(out, j.link(s, n, certain[n]))
+		return false
+	})
+	return out
+}
+
+// Kinds of subqueries in expressions, as Postgres numbers them.
+const anySublink = 2
+
+// link reads one subquery of an expression.
+func (j *joinTree) link(s *scope, n *node, certain bool) region {
+	q := n.child("subselect")
+	if q == nil {
+		j.why = "a subquery cannot be taken apart"
+		return region{}
+	}
+	sub := newScope(j.a, q, s)
+	out := j.query(sub, reading{apart: true})
+	for _, l := range j.links(s, n.fields["testexpr"], false) {
+		out.add(l)
+	}
+	if n.num("subLinkType") == anySublink {
+		out.conds = append(out.conds, j.anyConds(s, sub, n.child("testexpr"), certain)...)
+	}
+	return out
+}
+
+// filter marks the walks whose side a condition above speaks of: such a condition
+// may have kept rows out that a change lets in.
+func (j *joinTree) filter(walks []*trail, s *scope, quals *node) {
+	if quals == nil || len(walks) == 0 {
+		return
+	}
+	named := map[int]bool{}
+	j.named(s, quals, named)
+	for _, w := range walks {
+		w.filtered = w.filtered || slices.ContainsFunc(w.side, func(i int) bool { return named[i] })
+	}
+}
+
+// named collects the places that an expression speaks of.
+func (j *joinTree) named(s *scope, v any, out map[int]bool) {
+	walk(v, func(n *node) bool {
+		switch n.tag {
+		case "QUERY":
+			sub := newScope(j.a, n, s)
+			for _, f := range n.fields {
+				j.named(sub, f, out)
+			}
+			return false
+		case "VAR":
+			at := s
+			for range n.num("varlevelsup") {
+				if at = at.parent; at == nil {
+					return true
+				}
+			}
+			j.namedVar(at, n, out)
+		}
+		return true
+	})
+}
+
+func (j *joinTree) namedVar(at *scope, v *node, out map[int]bool) {
+	rte := at.rte(v.num("varno"))
+	if kind(rte) == rteJoin {
+		aliases, i := rte.items("joinaliasvars"), v.num("varattno")
+		if i >= 1 && i <= len(aliases) {
+			j.named(at, aliases[i-1], out)
+		}
+		return
+	}
+	for _, i := range j.below[entryRef{at, v.num("varno")}] {
+		out[i] = true
+	}
+}
