@@ -186,7 +186,7 @@ func TestGuard(t *testing.T) {
 			} {
 				message, hint := requireCode(t, pgerrcode.ObjectNotInPrerequisiteState, exec(t.Context(), conn, strings.ReplaceAll(sql, "%s", table)))
 				require.Contains(t, message, table+" is maintained by mvsync")
-				require.Contains(t, hint, "mvsync detach")
+				require.Contains(t, hint, "mvsync teardown")
 			}
 			_, err := conn.PgConn().CopyFrom(t.Context(), strings.NewReader("7\n"), "COPY "+table+" (k) FROM STDIN")
 			requireCode(t, pgerrcode.ObjectNotInPrerequisiteState, err)

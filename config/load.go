@@ -23,7 +23,7 @@ func Load(path string) (*Config, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, Mistakes{{
 			File: path, Message: "no such file",
-			Hint: "name the configuration with -c or MVSYNC_CONFIG, or write a first one with mvsync init",
+			Hint: "name the configuration with -c or MVSYNC_CONFIG; the README shows a first one",
 		}}
 	case err != nil:
 		cause := err
@@ -85,7 +85,7 @@ func (d *decoder) tree(data []byte) *yaml.Node {
 	err = loader.Load(&first)
 	switch {
 	case errors.Is(err, io.EOF) || err == nil && isEmpty(&first):
-		d.reportAt(Position{}, "", "the file is empty", "write a first configuration with mvsync init")
+		d.reportAt(Position{}, "", "the file is empty", "the README shows a first configuration")
 		return nil
 	case err != nil:
 		d.syntax(err)

@@ -255,7 +255,7 @@ func TestLoadReadsTheFile(t *testing.T) {
 func TestLoadSaysWhichFileIsMissing(t *testing.T) {
 	t.Parallel()
 	_, err := Load("no/such.yaml")
-	require.EqualError(t, err, "no/such.yaml: no such file; hint: name the configuration with -c or MVSYNC_CONFIG, or write a first one with mvsync init")
+	require.EqualError(t, err, "no/such.yaml: no such file; hint: name the configuration with -c or MVSYNC_CONFIG; the README shows a first one")
 	require.IsType(t, Mistakes{}, err)
 	_, err = Load(t.TempDir())
 	require.ErrorContains(t, err, "cannot be read: is a directory")

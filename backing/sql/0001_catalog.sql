@@ -97,7 +97,7 @@ BEGIN
     RAISE EXCEPTION '%.% is maintained by mvsync and cannot be written by others',
                     quote_ident(TG_TABLE_SCHEMA), quote_ident(TG_TABLE_NAME)
         USING ERRCODE = 'object_not_in_prerequisite_state',
-              HINT = 'Change the tables that its query reads, or the query in mvsync''s configuration; "mvsync detach" makes it an ordinary table.';
+              HINT = 'Change the tables that its query reads, or the view''s query in the configuration of mvsync; "mvsync teardown" makes all views ordinary tables.';
 END
 $mvsync$;
 
