@@ -245,6 +245,9 @@ func (s *scope) relationKeys(f *facts, rt int, rte *node) [][]int {
 		key := make([]int, len(r.producer.Key))
 		for i, k := range r.producer.Key {
 			key[i] = int(r.attrs[k].Num)
+			if f.nullable[rt] && !r.producer.Columns[k].NotNull {
+				return nil // a key of NULL looks like no row
+			}
 		}
 		return [][]int{key} // nulls are not distinct in the key of a backing table
 	}

@@ -19,10 +19,11 @@
 // # Statements
 //
 // A plan's statements are SELECTs over common table expressions that the caller
-// puts in front: mvsync_new_0 and mvsync_old_0 (new and old images of the first
-// source's changed rows), mvsync_delta (signed contributions of groups),
-// mvsync_keys (touched keys) and mvsync_stored (the stored rows: the view's
-// columns, then its hidden ones). Touched is a condition over the alias s of a
+// puts in front: mvsync_new_i and mvsync_old_i (new and old images of the changed
+// rows of source i; their columns are [Source].Columns by name), mvsync_delta
+// (signed contributions of groups), mvsync_keys (touched keys), mvsync_merged (rows
+// of Merge) and mvsync_stored (the stored rows: the view's columns, then its hidden
+// ones). Touched is a condition over the alias s of a
 // stored row. Everything is meant to run under an empty search path.
 //
 // mvsync_stored must be inlined: where it is a common table expression, it says

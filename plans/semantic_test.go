@@ -348,7 +348,7 @@ func TestStatements(t *testing.T) {
 		b.exec("BEGIN")
 		b.exec("SET LOCAL search_path = ''")
 		b.fill()
-		for round := range 8 {
+		for round := range 6 {
 			for i := range p.Sources {
 				b.snapshot(i, "before")
 			}
