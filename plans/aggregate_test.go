@@ -113,7 +113,7 @@ func aggregateBodies() map[string]string {
 			"min(t) FILTER (WHERE b IS NULL) AS t, bool_or(b) FILTER (WHERE i2 > 0) AS o, stddev(i8) FILTER (WHERE b) AS d FROM val GROUP BY g",
 		"distinct":     "SELECT DISTINCT g, mo, b, d, arr FROM val",
 		"many groups":  "SELECT g, t, mo, ip, count(*) AS n, sum(nn) AS s FROM val WHERE b IS NOT FALSE GROUP BY g, t, mo, ip",
-		"expressions":  "SELECT g, sum(i4::bigint * 2) + count(*) AS x, round(avg(nn), 2) AS y, max(t || 'z') AS z, coalesce(sum(m), 0) AS m FROM val GROUP BY g",
+		"expressions":  "SELECT g, sum(i4::bigint * 2) + count(*) AS x, round(avg(nn), 2) AS y, max(t || 'z') AS z, max(c)::text || '.' AS k, coalesce(sum(m), 0) AS m FROM val GROUP BY g",
 		"no aggregate": "SELECT mo FROM val GROUP BY mo",
 	}
 }

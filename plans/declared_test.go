@@ -55,7 +55,7 @@ func TestDeclared(t *testing.T) {
 	for name, body := range map[string]string{
 		"state":         "SELECT g, count(*) AS n, wsum(i4) AS w FROM val GROUP BY g",
 		"clamped":       "SELECT g, wsum(nn) AS w, wsum(nn) FILTER (WHERE b) AS f, wsum(i2) + 1 AS h FROM val GROUP BY g",
-		"array state":   "SELECT g, spread(i2, nn) AS s, max(i4) AS x, sum(m) AS y, bool_or(b) AS z FROM val GROUP BY g",
+		"array state":   "SELECT g, spread(i2, nn) AS s, spread(i4, nn) || '!' AS h, max(i4) AS x, sum(m) AS y, bool_or(b) AS z FROM val GROUP BY g",
 		"lattice":       "SELECT g, widest(t) AS w, widest(tc) || '!' AS v FROM val GROUP BY g",
 		"decomposed":    "SELECT g, mean(nn) AS a, mean(i2) FILTER (WHERE b) AS c, round(mean(nn + 1), 3) AS r FROM val GROUP BY g",
 		"all together":  "SELECT g, mo, wsum(i2) AS w, spread(i2, 2) AS s, widest(v) AS x, mean(i2) AS a, count(*) AS n FROM val WHERE nn > 1 GROUP BY g, mo",
