@@ -107,12 +107,19 @@ func (r *round) complete(ctx context.Context, s *plans.Source, rows []lacking) e
 	return nil
 }
 
-func rowKey(row ingest.Row) string {
-	var b strings.Builder
+// rowKey tells rows apart: different rows have different keys.
+func rowKey(row ingest.Row) string { return string(appendRowKey(nil, row)) }
+
+func appendRowKey(b []byte, row ingest.Row) []byte {
 	for _, v := range row {
-		fmt.Fprintf(&b, "%d:%s;", len(v.Text()), v.Text())
+		if v.IsNull() {
+			b = append(b, '-') // not the empty string
+			continue
+		}
+		b = append(strconv.AppendInt(b, int64(len(v.Text())), 10), ':')
+		b = append(b, v.Text()...)
 	}
-	return b.String()
+	return b
 }
 
 // imageInput ships images of a source under a name. Values that an old image lacks

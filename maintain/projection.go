@@ -24,7 +24,8 @@ func (r *round) project(ctx context.Context, v *view) (backing.Result, error) {
 		return r.merge(ctx, v, m, images)
 	}
 	keys := backing.Input{Name: keysName, Columns: inputColumns(arm.KeyColumns)}
-	seen := map[string]bool{}
+	seen := make(map[string]struct{}, len(n.olds)+len(n.news))
+	var packed []byte
 	for _, rows := range [][]ingest.Row{n.olds, n.news} {
 		for _, row := range rows {
 			key := make(ingest.Row, 0, len(arm.KeyFrom))
@@ -37,8 +38,9 @@ func (r *round) project(ctx context.Context, v *view) (backing.Result, error) {
 				}
 				key = append(key, row[from])
 			}
-			if k := rowKey(key); !seen[k] {
-				seen[k] = true
+			packed = appendRowKey(packed[:0], key)
+			if _, ok := seen[string(packed)]; !ok {
+				seen[string(packed)] = struct{}{}
 				keys.Rows = append(keys.Rows, key)
 			}
 		}
