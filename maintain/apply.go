@@ -28,7 +28,7 @@ func (r *round) rebuild(ctx context.Context, v *view, reason string) (backing.Re
 	m := backing.Merge{New: v.plan.Eval, Effects: len(v.consumers) > 0}
 	coarsened := len(v.plan.Coarsened) > 0
 	if coarsened && v.exists {
-		m.New = oneMember(v.plan, m.New)
+		m.New = oneMember(v.plan, m.New, false)
 	}
 	if !v.exists {
 		if coarsened {

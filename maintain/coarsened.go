@@ -73,6 +73,9 @@ func projected(row ingest.Row, pos []int) ingest.Row {
 	return out
 }
 
+// winnersName is the input of the keys of the members that were written last.
+const winnersName = "mvsync_winners"
+
 // member is one row of a class: what the body gives for an image, or a stored row.
 type member struct {
 	class int
@@ -216,7 +219,7 @@ func (r *round) classify(ctx context.Context, v *view, list []write) (classified
   UNION ALL SELECT 'g', g.mvsync_ord, NULL, %s FROM mvsync_gone g) x`,
 		strings.Join(keys, ", "), strings.Join(keys, ", "), strings.Join(prefixAll("x.", columns), ", "),
 		strings.Join(names, ", "), strings.Join(prefixAll("n.", names), ", "), arm.New,
-		v.layout.Name.SQL(), arm.Touched, strings.Join(r.goneColumns(v.plan), ", "))
+		v.layout.Name.SQL(), arm.Touched, strings.Join(goneColumns(v.plan), ", "))
 	all := backing.Input{Name: keysName, Columns: inputColumns(arm.KeyColumns)}
 	for _, w := range list {
 		for _, row := range []ingest.Row{w.old, w.new} {
@@ -266,17 +269,17 @@ func readClasses(p *plans.Plan, found []ingest.Row) (classified, error) {
 }
 
 // goneColumns gives the view's columns with only the key filled.
-func (r *round) goneColumns(p *plans.Plan) []string {
+func goneColumns(p *plans.Plan) []string {
 	out := make([]string, len(p.Columns))
 	for i, c := range p.Columns {
 		out[i] = "NULL::" + c.Type
 	}
 	n := 0
 	for i, k := range p.Key {
-		if p.Projection.KeyFrom[i] < 0 {
+		if p.KeySource.Columns[i] < 0 {
 			continue
 		}
-		out[k] = "g." + pgx.Identifier{p.Projection.KeyColumns[n].Name}.Sanitize()
+		out[k] = "g.k" + strconv.Itoa(n)
 		n++
 	}
 	return out
@@ -316,22 +319,34 @@ func survivors(p *plans.Plan) string {
 		keys, p.Eval, strings.Join(same, " AND "), keys, bySource(p, "q"))
 }
 
-// oneMember wraps a SELECT that may give several rows of a class: the stored row
-// stays where it is one of them, else the member with the greatest source key is taken.
-func oneMember(p *plans.Plan, rows string) string {
+// oneMember wraps a SELECT that may give several rows of a class. With winners, an
+// input of keys, a member that it names is taken. Else the stored row stays where it is
+// a member, else the one with the greatest source key is taken.
+func oneMember(p *plans.Plan, rows string, winners bool) string {
 	keys := strings.Join(keyExprs(p, "q"), ", ")
-	var same, sc, qc []string
-	for _, k := range p.Key {
+	var same, sc, qc, qk, wk []string
+	n := 0
+	for i, k := range p.Key {
 		name := pgx.Identifier{p.Columns[k].Name}.Sanitize()
 		same = append(same, "st."+name+" = q."+name)
+		if p.KeySource.Columns[i] >= 0 {
+			qk, wk = append(qk, "q."+name), append(wk, "w.k"+strconv.Itoa(n))
+			n++
+		}
 	}
-	for _, c := range p.Columns {
-		name := pgx.Identifier{c.Name}.Sanitize()
+	for _, name := range columnNamesOf(p) {
 		sc, qc = append(sc, "st."+name), append(qc, "q."+name)
 	}
-	return fmt.Sprintf(`SELECT DISTINCT ON (%s) q.* FROM (%s) q LEFT JOIN mvsync_stored st ON %s AND ROW(%s)::record *= ROW(%s)::record
-ORDER BY %s, (st IS NOT NULL) DESC, %s`,
-		keys, rows, strings.Join(same, " AND "), strings.Join(sc, ", "), strings.Join(qc, ", "), keys, bySource(p, "q"))
+	join, first := "", ""
+	if winners {
+		join = fmt.Sprintf("\nLEFT JOIN (SELECT true AS mvsync_is, x.* FROM %s x) w ON ROW(%s)::record *= ROW(%s)::record",
+			winnersName, strings.Join(qk, ", "), strings.Join(wk, ", "))
+		first = "(w.mvsync_is IS NOT NULL) DESC, "
+	}
+	return fmt.Sprintf(`SELECT DISTINCT ON (%s) q.* FROM (%s) q
+LEFT JOIN (SELECT true AS mvsync_is, x.* FROM mvsync_stored x) st ON %s AND ROW(%s)::record *= ROW(%s)::record%s
+ORDER BY %s, %s(st.mvsync_is IS NOT NULL) DESC, %s`,
+		keys, rows, strings.Join(same, " AND "), strings.Join(sc, ", "), strings.Join(qc, ", "), join, keys, first, bySource(p, "q"))
 }
 
 // collideAtCreate refuses to fill a view whose body already has rows that collide.
@@ -375,7 +390,7 @@ func (r *round) recordCollisions(ctx context.Context, v *view, found []collision
 func keyOf(p *plans.Plan, row ingest.Row) ingest.Row {
 	var out ingest.Row
 	for i, k := range p.Key {
-		if p.Projection.KeyFrom[i] >= 0 {
+		if p.KeySource.Columns[i] >= 0 {
 			out = append(out, row[k])
 		}
 	}
@@ -397,3 +412,4 @@ func prefixAll(prefix string, names []string) []string {
 	}
 	return out
 }
+

@@ -50,6 +50,9 @@ func (r *round) residual(ctx context.Context, v *view) (backing.Result, error) {
 		return backing.Result{}, nil
 	}
 	r.e.observe.ResidualKeys(v.name, total)
+	if len(v.plan.Coarsened) > 0 {
+		return r.coarsenedSlices(ctx, v, m, keys)
+	}
 	return r.merge(ctx, v, m, keys...)
 }
 

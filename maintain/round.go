@@ -303,7 +303,7 @@ func (r *round) apply(ctx context.Context, v *view) (backing.Result, error) {
 		return r.rebuild(ctx, v, reasonCreate)
 	case v.work.reconcile != "":
 		return r.rebuild(ctx, v, v.work.reconcile)
-	case v.work.writes != nil:
+	case v.work.writes != nil && v.plan.Projection != nil:
 		return r.coarsened(ctx, v)
 	case v.plan.Projection != nil:
 		return r.project(ctx, v)

@@ -135,7 +135,7 @@ func (v *view) mayRead() bool {
 	switch {
 	case v.work.reconcile != "" || v.state != Live:
 		return true
-	case v.work.writes != nil:
+	case v.work.writes != nil && v.plan.Projection != nil:
 		return v.work.retracts
 	case v.plan.Projection != nil:
 		return false

@@ -31,7 +31,7 @@ type work struct {
 	plan      *plans.Plan
 	images    []*ingest.Images // one a source; nil where groups are folded
 	groups    *groups          // nil: images are kept
-	writes    *writes          // of a view with a coarsened key, in place of images
+	writes    *writes          // of a view with a coarsened key: the changes in their order
 	touched   bool             // something was folded
 	retracts  bool             // an old image was folded
 	reconcile string           // the reason for which the view is to be reconciled, or ""
@@ -43,8 +43,8 @@ func newWork(p *plans.Plan) *work {
 		w.groups = newGroups(p.Aggregate.Fold, columnNames(&p.Sources[0]))
 		return w
 	}
-	if p.Projection != nil && len(p.Coarsened) > 0 {
-		w.writes = newWrites(&p.Sources[0])
+	if p.KeySource != nil && p.Strategy != plans.FullRebuild {
+		w.writes = newWrites(&p.Sources[p.KeySource.Source])
 	}
 	for i := range p.Sources {
 		w.images = append(w.images, ingest.NewImages(imageSpec(&p.Sources[i])))
@@ -127,10 +127,11 @@ func (w *work) Fold(c *ingest.Change) {
 			continue // what changed does not matter; that something did is enough
 		}
 		ok := true
-		if w.writes != nil {
+		if w.writes != nil && i == w.plan.KeySource.Source {
 			ok = w.writes.add(c)
-		} else {
-			ok = w.images[i].Add(c)
+		}
+		if w.writes == nil || w.plan.Projection == nil {
+			ok = ok && w.images[i].Add(c) // a coarsened projection needs the writes alone
 		}
 		if !ok {
 			w.demand(reasonImage)

@@ -57,6 +57,11 @@ func compile(ctx context.Context, tx pgx.Tx, d Declaration, o Options) (*Plan, e
 	if err := a.choose(ctx, p); err != nil {
 		return nil, err
 	}
+	if len(p.Coarsened) > 0 {
+		if p.KeySource = a.keySource(p); p.KeySource == nil {
+			return nil, a.noKey()
+		}
+	}
 	if err := a.checkRebuild(ctx, p); err != nil {
 		return nil, err
 	}

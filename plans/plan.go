@@ -109,6 +109,9 @@ type Plan struct {
 	// Coarsened names the columns of the key whose collation only weakens that
 	// of the source's key.
 	Coarsened []string
+	// KeySource says where the members of a coarsened key's classes come from; nil
+	// where the key is not coarsened.
+	KeySource *KeySource
 	Strategy  Strategy
 	// Declined says why each cheaper strategy was not chosen.
 	Declined map[Strategy]string
