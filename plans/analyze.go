@@ -36,6 +36,7 @@ type analysis struct {
 	sources []*relation // tables read, in the order of their first place in the tree
 	coarse  bool        // a key may be weakened by a collation
 	stand   []Name      // producers that an empty table stands in for
+	lookups []lookup    // by which the plan's statements find rows of sources
 	// declared holds the user-defined aggregates of the body whose algebra is known.
 	declared map[uint32]*declaredRule
 }

@@ -259,7 +259,7 @@ func (e *estimate) write(ctx context.Context, changed int) error {
 		if err != nil {
 			return err
 		}
-		keys, fixed := max(plan.Rows/sampleRows/2, 1), e.scans(plan)
+		keys, fixed := plan.Rows/sampleRows/2, e.scans(plan)
 		w.Keys += keys
 		w.Fixed += fixed
 		w.Row += max(plan.Total-fixed, 0)/sampleRows + keys*e.cost.Key
@@ -285,19 +285,16 @@ func (e *estimate) floor() {
 }
 
 // scans adds up the tables that a plan reads from end to end, and notes their names.
-func (e *estimate) scans(n *planNode) float64 {
-	if n.whole() {
+func (e *estimate) scans(plan *planNode) float64 {
+	var sum float64
+	plan.scans(func(n *planNode) {
 		name := Name{n.Schema, n.Relation}
 		if i := slices.IndexFunc(e.p.Sources, func(s Source) bool { return s.Table() == name }); i < 0 {
 			name = e.parent(name)
 		}
 		e.cost.Scans = append(e.cost.Scans, name.String())
-		return n.Total
-	}
-	var sum float64
-	for i := range n.Plans {
-		sum += e.scans(&n.Plans[i])
-	}
+		sum += n.Total
+	})
 	return sum
 }
 
@@ -321,7 +318,22 @@ type planNode struct {
 	Plans     []planNode `json:"Plans"`
 }
 
-// whole reports a node that reads all of a table.
+// scans visits the nodes that read all of a table.
+func (n *planNode) scans(visit func(*planNode)) {
+	if n.whole() {
+		visit(n)
+		return
+	}
+	for i := range n.Plans {
+		// A node that costs more than what is above it is not read to its end: a merge
+		// join stops early.
+		if c := &n.Plans[i]; c.Total <= n.Total {
+			c.scans(visit)
+		}
+	}
+}
+
+// whole reports a node that reads all of a table, if it is read to its end.
 func (n *planNode) whole() bool {
 	switch n.Node {
 	case "Seq Scan":

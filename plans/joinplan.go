@@ -192,9 +192,7 @@ func (j *joinTree) build(ctx context.Context) (string, error) {
 	r.New, r.Touched = strings.Join(arms, "\nUNION ALL\n"), either(r.Slices)
 	j.p.Residual = r
 	j.index()
-	if err := j.advise(ctx); err != nil {
-		return "", err
-	}
+	j.advise()
 	return j.a.confirm(ctx, r.New, j.p.visible(), keys...)
 }
 
@@ -255,30 +253,19 @@ func addOnce(list []string, s string) []string {
 	return append(list, s)
 }
 
-// advise names the indexes without which a look-up by a condition reads a whole
-// table, and the sources that cost a whole evaluation.
-func (j *joinTree) advise(ctx context.Context) error {
+// advise notes the look-ups by conditions, and names the sources that cost a whole
+// evaluation.
+func (j *joinTree) advise() {
 	for _, i := range j.floorSources() {
 		j.p.Advice = append(j.p.Advice, fmt.Sprintf("a change of %s may touch every row, so that the view is evaluated as a whole in such a round",
 			j.p.Sources[i].Table()))
 	}
 	for _, c := range j.lookups() {
 		p := j.places[c.place]
-		at := p.rel.attr(c.attr)
-		if p.rel.producer != nil || at == nil {
-			continue
-		}
-		indexed, err := j.a.indexed(ctx, p.rel.OID, at.Num)
-		if err != nil {
-			return err
-		}
-		if !indexed {
-			col, table := quoteIdent(at.Name), p.rel.name().String()
-			j.p.Advice = addOnce(j.p.Advice, fmt.Sprintf("an index that begins with (%s) on %s keeps rounds from scanning it: CREATE INDEX ON %[2]s (%[1]s);",
-				col, table))
+		if at := p.rel.attr(c.attr); at != nil {
+			j.a.lookUpColumn(p.rel, at.Name)
 		}
 	}
-	return nil
 }
 
 // lookups are the columns by which rows of one table are found from another's.
@@ -292,17 +279,6 @@ func (j *joinTree) lookups() []columnRef {
 		}
 	}
 	return out
-}
-
-// indexed reports whether an index begins with the column.
-func (a *analysis) indexed(ctx context.Context, rel uint32, num int16) (bool, error) {
-	var ok bool
-	err := a.tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = $1 AND i.indisvalid AND i.indpred IS NULL AND i.indkey[0] = $2)`,
-		rel, num).Scan(&ok)
-	if err != nil {
-		return false, fmt.Errorf("look for an index: %w", err)
-	}
-	return ok, nil
 }
 
 // maxCTEs bounds how many common table expressions are put in place.

@@ -104,9 +104,7 @@ func (j *joinTree) buildGroups(ctx context.Context, s *slicing) (string, error) 
 		eval = s.sql
 	}
 	s.index()
-	if err := j.advise(ctx); err != nil {
-		return "", err
-	}
+	j.advise()
 	why, err := j.a.oneSlice(ctx, p, slice, restricted(withoutOrder(eval), p.visible(), s.columns, touchedKeys(0)))
 	p.Residual.Floor = j.floorSources()
 	return why, err

@@ -320,6 +320,7 @@ func (s *slicing) readKeys(ctx context.Context) (where bool, err error) {
 			return where, nil
 		}
 	}
+	s.a.adviseFilter(s.p, s.src)
 	return false, nil
 }
 
@@ -347,9 +348,8 @@ func (s *slicing) generated() string {
 // its key, and advises one on the source.
 func (s *slicing) indexes() {
 	s.index()
-	if exprs, ok := s.indexable(); ok && !s.src.Producer {
-		s.p.Advice = append(s.p.Advice, "an index of the source on the slice's columns keeps rounds from scanning it: CREATE INDEX ON "+
-			s.src.Table().String()+" ("+join(exprs)+");")
+	if exprs, ok := s.indexable(); ok {
+		s.a.lookUp(s.a.relations[s.src.OID], exprs...)
 	}
 }
 
@@ -371,8 +371,7 @@ func (s *slicing) index() {
 }
 
 // indexable writes the slice's expressions as CREATE INDEX takes them. It says no
-// where they are not over the table itself, or where a unique index begins with
-// them.
+// where they are not over the table itself.
 func (s *slicing) indexable() ([]string, bool) {
 	from := s.scope.q.child("jointree").nodes("fromlist")[0]
 	rte := s.scope.rte(from.num("rtindex"))
@@ -393,11 +392,6 @@ func (s *slicing) indexable() ([]string, bool) {
 			}
 		}
 		out[i] = splice(e, cut...)
-	}
-	for _, u := range s.a.relations[s.src.OID].uniques {
-		if at := s.a.relations[s.src.OID].attr(int(u.Columns[0])); at != nil && unquoteIdent(out[0]) == at.Name {
-			return nil, false
-		}
 	}
 	return out, true
 }

@@ -36,15 +36,20 @@ func (a *analysis) choose(ctx context.Context, p *Plan) error {
 			continue
 		}
 		p.Strategy = arm.strategy
+		indexes, advice := slices.Clip(p.Indexes), slices.Clip(p.Advice)
 		declined, n, err := arm.plan(ctx, a, p)
 		if err != nil {
 			return err
 		}
 		if declined == "" {
-			return a.requireIdentities(p, n)
+			if err := a.requireIdentities(p, n); err != nil {
+				return err
+			}
+			return a.advise(ctx, p)
 		}
 		p.Declined[arm.strategy] = declined
 		p.Projection, p.Aggregate, p.Residual, p.Hidden, p.Eval = nil, nil, nil, nil, p.Body
+		p.Indexes, p.Advice, a.lookups = indexes, advice, nil
 	}
 	p.Strategy = FullRebuild
 	return a.requireIdentities(p, make([]needs, len(p.Sources)))
