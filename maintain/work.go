@@ -172,7 +172,7 @@ type fed struct {
 // mark remembers the state before a round's effective changes are folded.
 func (w *work) mark() fed {
 	f := fed{touched: w.touched, retracts: w.retracts, clean: w.groups == nil || len(w.groups.rows) == 0}
-	if w.writes != nil && len(w.writes.list) > 0 {
+	if w.ordersProducer() && len(w.writes.list) > 0 {
 		f.clean = false
 	}
 	for i := range w.images {
@@ -181,6 +181,11 @@ func (w *work) mark() fed {
 		}
 	}
 	return f
+}
+
+// ordersProducer reports whether it is a producer's changes whose order is kept.
+func (w *work) ordersProducer() bool {
+	return w.writes != nil && w.plan.Sources[w.plan.KeySource.Source].Producer
 }
 
 // unfeed takes back effective changes of a round that did not commit. Where they
@@ -196,8 +201,8 @@ func (w *work) unfeed(before fed) {
 	if w.groups != nil {
 		w.groups.reset()
 	}
-	if w.writes != nil {
-		w.writes.reset() // such a view has one source
+	if w.ordersProducer() {
+		w.writes.reset()
 	}
 	for i := range w.images {
 		if w.plan.Sources[i].Producer {

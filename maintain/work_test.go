@@ -174,13 +174,14 @@ func TestUnfeed(t *testing.T) {
 		w.unfeed(before)
 		require.Equal(t, reasonRetry, w.reconcile)
 	})
-	t.Run("writes of a coarsened key", func(t *testing.T) {
+	coarsened := func(source int) *work {
+		p := mixedPlan()
+		p.Coarsened, p.KeySource = []string{"id"}, &plans.KeySource{Source: source, Columns: []int{0}}
+		return newWork(p)
+	}
+	t.Run("a producer's changes in order", func(t *testing.T) {
 		t.Parallel()
-		p := &plans.Plan{
-			Strategy: plans.InverseProjection, Projection: &plans.Projection{KeyFrom: []int{0}}, Coarsened: []string{"id"}, Key: []int{0},
-			Sources: []plans.Source{{OID: 2, Producer: true, Columns: []plans.SourceColumn{{Name: "id"}, {Name: "v"}}, Key: []int{0}}},
-		}
-		w := newWork(p)
+		w := coarsened(1)
 		before := w.mark()
 		w.Fold(change(producerTable, nil, row(1, 5)))
 		require.Len(t, w.writes.list, 1)
@@ -191,7 +192,18 @@ func TestUnfeed(t *testing.T) {
 		before = w.mark()
 		w.Fold(change(producerTable, nil, row(2, 5)))
 		w.unfeed(before)
-		require.Equal(t, reasonRetry, w.reconcile, "one by one, in order: they cannot be told apart")
+		require.Equal(t, reasonRetry, w.reconcile)
+	})
+	t.Run("a table's changes in order", func(t *testing.T) {
+		t.Parallel()
+		w := coarsened(0)
+		w.Fold(change(baseTable, nil, row(1, 5)))
+		before := w.mark()
+		w.Fold(change(producerTable, nil, row(2, 5)))
+		w.unfeed(before)
+		require.Empty(t, w.reconcile)
+		require.Len(t, w.writes.list, 1, "what the stream brought stays")
+		require.Equal(t, []int{1, 0}, []int{w.images[0].Len(), w.images[1].Len()})
 	})
 }
 
