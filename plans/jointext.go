@@ -363,7 +363,9 @@ func (j *joinTree) oldTable(src *Source, changed string, marked bool) string {
 	i := slices.IndexFunc(j.p.Sources, func(s Source) bool { return s.Table() == src.Table() })
 	gone, fresh := imageTable(src, oldImages(i))+" x", imageTable(src, newImages(i))+" x"
 	if marked {
-		return "(SELECT " + list + ", false AS mvsync_gone FROM " + table + " UNION ALL SELECT " + list + ", true FROM " + gone + ")"
+		// OFFSET 0 keeps the images a subquery: Postgres parameterizes that, and so the
+		// whole union, where it would not a common table expression.
+		return "(SELECT " + list + ", false AS mvsync_gone FROM " + table + " UNION ALL (SELECT " + list + ", true FROM " + gone + " OFFSET 0))"
 	}
 	was := " UNION ALL SELECT " + list + " FROM " + gone + ")"
 	if len(src.Key) == 0 {
