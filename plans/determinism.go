@@ -263,8 +263,8 @@ func (s *scope) picksTotally() bool {
 }
 
 // checkAggregateOrder refuses an order-sensitive aggregate without a total
-// order: neither do the sort columns tell its input rows apart, nor do they
-// hold all of its arguments.
+// order: neither do the sort columns tell the rows of a group apart, nor do they
+// settle all of its arguments.
 func (s *scope) checkAggregateOrder(agg *node) *Refusal {
 	f := s.a.functions[agg.oid("aggfnoid")]
 	if f == nil || f.Schema != "pg_catalog" || !orderSensitive[f.Name] || agg.num("agglevelsup") > 0 {
@@ -290,13 +290,47 @@ func (s *scope) checkAggregateOrder(agg *node) *Refusal {
 		settled := t.is("resjunk") || e.tag == "CONST" || sorted[t.num("resno")] && s.a.exactExpr(e)
 		return !settled
 	})
-	if len(args) > 0 && covered || s.determines(exprs) {
+	if len(args) > 0 && covered || s.settledInGroup(args, exprs) {
 		return nil
 	}
 	r := s.a.orderRefusal(f.Name, f.Name+"() depends on the order of its rows, which ORDER BY inside it does not settle")
 	r.Suggestion = "write " + f.Name + "(... ORDER BY ...) and end the order with a unique column"
 	r.Position = s.a.find(f.Name)
 	return r
+}
+
+// settledInGroup reports whether rows of one group that agree in the sort
+// expressions are one row, or several with the same rows of all the tables that the
+// arguments read: then they are the same in every order.
+func (s *scope) settledInGroup(args, exprs []*node) bool {
+	f := s.facts()
+	if !f.ok {
+		return false
+	}
+	if !s.q.has("groupingSets") {
+		exprs = slices.Concat(exprs, s.clauseExprs(s.q.nodes("groupClause")))
+	}
+	known := f.closure(s.attrs(exprs))
+	if !slices.ContainsFunc(f.rows, func(r attr) bool { return !known[r] }) {
+		return true
+	}
+	return len(args) > 0 && !slices.ContainsFunc(args, func(t *node) bool { return !t.is("resjunk") && !s.readsOnly(t.child("expr"), known) })
+}
+
+// readsOnly reports whether an expression is over known rows alone.
+func (s *scope) readsOnly(e *node, known map[attr]bool) bool {
+	only := true
+	walk(e, func(n *node) bool {
+		switch n.tag {
+		case "SUBLINK":
+			only = false
+		case "VAR":
+			c, rest := s.resolve(n)
+			only = only && rest == nil && (c.s != s || known[attr{c.rt, 0}])
+		}
+		return only
+	})
+	return only
 }
 
 // Bits of a window's frame options.

@@ -133,7 +133,7 @@ func (s *slicing) addExpr(ctx context.Context, e *node) (string, error) {
 }
 
 // addHidden keeps a PARTITION BY expression that is not projected beside the
-// table.
+// table. A grouped expression that is not projected is left out.
 func (s *slicing) addHidden(ctx context.Context, e *node) (string, error) {
 	for _, text := range s.sel.partitions() {
 		d, err := s.a.try(ctx, splice(s.core(true), edit{s.sel.list, text + " AS k"}))
@@ -160,7 +160,7 @@ func (s *slicing) addHidden(ctx context.Context, e *node) (string, error) {
 		s.columns = append(s.columns, c)
 		return "", nil
 	}
-	return "what it partitions by is not in its text", nil
+	return "", nil // not in the text: the other expressions' slices are wider
 }
 
 // stripLocations copies a tree without what depends on its place.
