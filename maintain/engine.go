@@ -29,6 +29,9 @@ type Options struct {
 	Memory      int64         // bytes, for pending changes
 	VerifyEvery time.Duration // continuous audit: one view each interval; 0: off
 	ByGap       GapPolicy
+	// Degrade evaluates the body as a whole where the touched keys of a batch would
+	// cost more.
+	Degrade bool
 
 	// Connect opens a session with the pinned settings. What it is for shows in
 	// its application_name.

@@ -50,6 +50,12 @@ func (r *round) residual(ctx context.Context, v *view) (backing.Result, error) {
 		return backing.Result{}, nil
 	}
 	r.e.observe.ResidualKeys(v.name, total)
+	if dear, err := r.dearer(ctx, v, total); dear || err != nil {
+		if err != nil {
+			return backing.Result{}, err
+		}
+		return r.rebuild(ctx, v, reasonDegrade)
+	}
 	if len(v.plan.Coarsened) > 0 {
 		return r.coarsenedSlices(ctx, v, m, keys)
 	}

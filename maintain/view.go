@@ -33,6 +33,7 @@ type view struct {
 	state     State
 	member    *ingest.Member
 	work      *work
+	estimate  estimate
 
 	// producers are the declared views that this one reads.
 	producers []*view

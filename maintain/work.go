@@ -21,6 +21,7 @@ const (
 	reasonSchema   = "schema"   // a definition changed without a trace in the stream
 	reasonFence    = "fence"    // changes made before a table was published may be missing
 	reasonGap      = "gap"      // the stream has a hole
+	reasonDegrade  = "degrade"  // the touched keys of a batch cost more than one evaluation
 	reasonFloor    = "floor"    // a change that may touch every row
 	reasonProducer = "producer" // a producer changed too much to report
 )

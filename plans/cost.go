@@ -109,18 +109,27 @@ func (c *Cost) Rebuild() float64 {
 // Estimate asks the planner anew what the plan costs. The tables that it reads must
 // be there. It leaves settings of the transaction as they are.
 func Estimate(ctx context.Context, tx pgx.Tx, p *Plan) (*Cost, error) {
-	e := &estimate{tx: tx, p: p, cost: &Cost{Scans: []string{}}}
+	return estimateCost(ctx, &estimate{tx: tx, p: p, cost: &Cost{Scans: []string{}}})
+}
+
+// EstimateKeys is Estimate without Writes: what [Cost.Exceeds] needs.
+func EstimateKeys(ctx context.Context, tx pgx.Tx, p *Plan) (*Cost, error) {
+	return estimateCost(ctx, &estimate{tx: tx, p: p, cost: &Cost{Scans: []string{}}, keysOnly: true})
+}
+
+func estimateCost(ctx context.Context, e *estimate) (*Cost, error) {
 	if err := e.settled(ctx); err != nil {
-		return nil, fmt.Errorf("estimate the cost of %s: %w", p.Name, err)
+		return nil, fmt.Errorf("estimate the cost of %s: %w", e.p.Name, err)
 	}
 	return e.cost, nil
 }
 
 // estimate gathers the planner's figures for one plan.
 type estimate struct {
-	tx   pgx.Tx
-	p    *Plan
-	cost *Cost
+	tx       pgx.Tx
+	p        *Plan
+	cost     *Cost
+	keysOnly bool // leave Writes out
 }
 
 // settled runs the estimate under the settings that fit it: pages of tables in use
@@ -233,6 +242,9 @@ func (e *estimate) residual(ctx context.Context) error {
 	c.Fixed += fixed
 	c.Key += max(plan.Total-fixed, 0)/sampleRows/n + e.stored(max(plan.Rows/sampleRows/n, 1))
 	for i := range e.p.Sources {
+		if e.keysOnly {
+			break
+		}
 		if err := e.write(ctx, i); err != nil {
 			return err
 		}

@@ -127,7 +127,7 @@ func (s *source) options(log *slog.Logger, observer maintain.Observer) maintain.
 		Views: declarations(cfg), Planner: plannerOptions(cfg), Tables: tableOptions(cfg),
 		Slot: string(cfg.Source.Slot), Publication: string(cfg.Source.Publication), Catalog: string(cfg.Backing.Catalog),
 		Interval: cfg.Round.Interval.Std(), Memory: int64(cfg.Round.Memory), VerifyEvery: cfg.Verify.Every.Std(),
-		Connect: s.connect, Publish: publisher{s}, Observer: observer, Log: log,
+		Degrade: bool(cfg.Limits.Degrade), Connect: s.connect, Publish: publisher{s}, Observer: observer, Log: log,
 	}
 	if cfg.Source.OnGap == config.OnGapHalt {
 		o.ByGap = maintain.Halt
