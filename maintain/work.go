@@ -146,7 +146,7 @@ func (w *work) note(c *ingest.Change) {
 	w.retracts = w.retracts || c.Old != nil
 }
 
-// Bytes implements [ingest.Folder].
+// Bytes implements [ingest.Folder]: what is held, and what a round will need to take it over.
 func (w *work) Bytes() int64 {
 	var n int64
 	if w.groups != nil {
@@ -155,10 +155,20 @@ func (w *work) Bytes() int64 {
 	if w.writes != nil {
 		n += w.writes.bytes
 	}
-	for _, im := range w.images {
-		n += im.Bytes()
+	for i, im := range w.images {
+		n += im.Bytes() + int64(im.Len())*w.shipped(i)
 	}
 	return n
+}
+
+// shipped is what a netted row of a source takes beside its packed images while a round
+// ships it: a row of values for each image, and its key.
+func (w *work) shipped(source int) int64 {
+	row := int64(24 + 24*len(w.plan.Sources[source].Columns))
+	if w.retracts {
+		return 2*row + 100
+	}
+	return row
 }
 
 // Forget implements [ingest.Folder].

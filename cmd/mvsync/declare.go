@@ -123,10 +123,12 @@ func (s *source) judge(ctx context.Context) ([]verdict, error) {
 // options are what the engine has to know. The observer may be nil.
 func (s *source) options(log *slog.Logger, observer maintain.Observer) maintain.Options {
 	cfg := s.cfg
+	// The stream has a quarter of the budget for what waits to be taken, and another is in hand meanwhile.
+	memory := int64(cfg.Round.Memory) / 2
 	o := maintain.Options{
 		Views: declarations(cfg), Planner: plannerOptions(cfg), Tables: tableOptions(cfg),
 		Slot: string(cfg.Source.Slot), Publication: string(cfg.Source.Publication), Catalog: string(cfg.Backing.Catalog),
-		Interval: cfg.Round.Interval.Std(), Memory: int64(cfg.Round.Memory), VerifyEvery: cfg.Verify.Every.Std(),
+		Interval: cfg.Round.Interval.Std(), Memory: memory, VerifyEvery: cfg.Verify.Every.Std(),
 		Degrade: bool(cfg.Limits.Degrade), Connect: s.connect, Publish: publisher{s}, Observer: observer, Log: log,
 	}
 	if cfg.Source.OnGap == config.OnGapHalt {
