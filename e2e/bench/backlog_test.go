@@ -17,6 +17,7 @@ import (
 
 var (
 	changes = flag.Int("bench.changes", 20_000, "changes to read, for each of two backlogs: inserts, then updates and deletes")
+	only    = flag.String("bench.only", "", "measure the readers whose name holds this")
 	goals   = flag.Bool("bench.goals", false, "fail where a figure misses its goal")
 	profile = flag.String("bench.profile", "", "folder for CPU profiles of mvsync, one a measurement")
 )

@@ -52,17 +52,17 @@ func (h *heap) end() uint64 {
 }
 
 // TestCatchUp stops a daemon, changes many rows, and has it catch up under a budget that is too small for what a
-// projection must remember, and under one that is not. The budget holds for what is pending; beside it the program has
-// a few megabytes of its own.
+// projection must remember, and under one that is not. The budget is shared out as the command does it. Beside it the
+// program has a few megabytes of its own.
 func TestCatchUp(t *testing.T) {
-	const own = 32 << 20
+	const own = 16 << 20
 	rows := *changes
 	for _, tc := range []struct {
 		name   string
 		budget int64
 		fits   bool
 	}{
-		{"details are dropped", int64(rows) * 64, false},
+		{"details are dropped", max(int64(rows)*64, 2<<20), false},
 		{"details are kept", int64(rows) * 1024, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -70,8 +70,8 @@ func TestCatchUp(t *testing.T) {
 			db.Exec(t, schema)
 			options := daemon.Options{
 				Views: []plans.Declaration{aggregate(), projection()}, Unchecked: true, Once: true, Log: &bytes.Buffer{},
-				Engine: func(o *maintain.Options) { o.Memory = tc.budget },
-				Stream: func(o *replication.Options) { o.Budget = max(tc.budget/4, 1<<20) },
+				Engine: func(o *maintain.Options) { o.Memory = tc.budget / 2 },
+				Stream: func(o *replication.Options) { o.Budget = tc.budget / 4 },
 			}
 			run := func() *daemon.Daemon {
 				d, err := daemon.Launch(t, db, options)

@@ -50,6 +50,7 @@ func TestLatency(t *testing.T) {
 	require.Eventually(t, func() bool { return d.Engine.Status().Ready }, 30*time.Second, 5*time.Millisecond)
 	writer, reader := db.Conn(t), db.Conn(t)
 	total := *seconds * *rate
+	before, watch, stop := d.Tally.Rounds(), watchCPU(db.Server), profiled(t, "latency")
 	var written commits
 	ended := make(chan error, 1)
 	go func() {
@@ -85,7 +86,9 @@ func TestLatency(t *testing.T) {
 	require.NoError(t, <-ended)
 	slices.Sort(ages)
 	p50, p99 := ages[len(ages)/2], ages[len(ages)*99/100]
-	t.Logf("commit to visible at %d a second: p50 %s, p99 %s, most %s; %d rounds", *rate, p50, p99, ages[len(ages)-1], d.Tally.Rounds())
+	stop()
+	t.Logf("commit to visible at %d a second: p50 %s, p99 %s, most %s; %d rounds; CPU %s",
+		*rate, p50, p99, ages[len(ages)-1], d.Tally.Rounds()-before, describe(watch.end()))
 	if *goals {
 		require.Less(t, p50, 10*time.Millisecond)
 		require.Less(t, p99, 50*time.Millisecond)
