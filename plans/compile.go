@@ -65,6 +65,9 @@ func compile(ctx context.Context, tx pgx.Tx, d Declaration, o Options) (*Plan, e
 	if err := a.checkRebuild(ctx, p); err != nil {
 		return nil, err
 	}
+	if p.Inlined, err = a.inlined(ctx, p); err != nil {
+		return nil, err
+	}
 	if o.Estimate || o.Compare {
 		if p.Cost, err = Estimate(ctx, tx, p); err != nil {
 			return nil, err

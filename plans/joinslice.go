@@ -150,8 +150,8 @@ func (j *joinTree) groupKeys(n int) string {
 	for i := range rows {
 		rows[i] = "SELECT * FROM (" + rows[i] + ") r"
 	}
-	return "WITH " + strings.Join(ctes, ",\n") + "\nSELECT DISTINCT " + join(numberedKeys("u.", n)) +
-		" FROM (" + strings.Join(rows, "\nUNION ALL ") + ") u"
+	return "SELECT * FROM (WITH " + strings.Join(ctes, ",\n") + "\nSELECT DISTINCT " + join(numberedKeys("u.", n)) +
+		" FROM (" + strings.Join(rows, "\nUNION ALL ") + ") u) k"
 }
 
 func first(sql string, _ []int) string { return sql }
