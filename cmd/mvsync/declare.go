@@ -131,6 +131,7 @@ func (s *source) options(log *slog.Logger, observer maintain.Observer) maintain.
 		Interval: cfg.Round.Interval.Std(), Memory: memory, VerifyEvery: cfg.Verify.Every.Std(),
 		Degrade: bool(cfg.Limits.Degrade), Connect: s.connect, Publish: publisher{s}, Observer: observer, Log: log,
 	}
+	o.Planner.Compare = s.weigh
 	if cfg.Source.OnGap == config.OnGapHalt {
 		o.ByGap = maintain.Halt
 	}

@@ -34,6 +34,7 @@ func (c *cli) explain(ctx context.Context, names []string) error {
 	if err != nil {
 		return err
 	}
+	src.weigh = true
 	verdicts, err := src.judge(ctx)
 	if err != nil {
 		return err

@@ -21,6 +21,7 @@ type source struct {
 	sql         *pgx.ConnConfig
 	replication *pgconn.Config
 	session     replication.Session
+	weigh       bool // plans come with the costs of all strategies that fit
 }
 
 // newSource reads the connection strings. It connects nowhere.
