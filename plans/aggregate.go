@@ -126,74 +126,6 @@ func (g *grouping) split() bool {
 	return ok && len(sel.targets) == len(g.p.Columns)
 }
 
-// expandDeclared puts expressions over Postgres' own aggregates in the place of
-// the aggregates that are declared to be that.
-func (g *grouping) expandDeclared(ctx context.Context) (string, error) {
-	calls := g.findCalls()
-	nodes, err := g.analyzeCalls(ctx, calls)
-	if err != nil {
-		return "", err
-	}
-	var edits []edit
-	for i, c := range calls {
-		n := nodes[i]
-		if n == nil || n.tag != "AGGREF" {
-			continue
-		}
-		r := g.a.declared[n.oid("aggfnoid")]
-		if r == nil {
-			continue
-		}
-		args, why := g.arguments(c, n)
-		if why != "" {
-			return why, nil
-		}
-		g.laws = append(g.laws, g.law(r, c, args))
-		if r.state == nil {
-			edits = append(edits, edit{c.span, r.expand(g.argumentTexts(c, args, r), g.sel.filterOf(c))})
-		}
-	}
-	if len(edits) == 0 {
-		return "", nil
-	}
-	d, err := g.a.try(ctx, splice(g.sql, edits...))
-	if err != nil {
-		return "", err
-	}
-	g.sql, g.scope = d.text, newScope(g.a, d.tree, nil)
-	if !g.split() {
-		return "its text cannot be taken apart", nil
-	}
-	return "", nil
-}
-
-// argumentTexts are the arguments of a call as they stand, with the casts that
-// canonical text leaves out.
-func (g *grouping) argumentTexts(c call, args []*node, r *declaredRule) []string {
-	at := slices.IndexFunc(g.sel.toks, func(t token) bool { return t.start >= c.args.start })
-	end := slices.IndexFunc(g.sel.toks, func(t token) bool { return t.start >= c.args.end })
-	parts := g.sel.commas(at, end)
-	out := make([]string, len(args))
-	for i, n := range args {
-		out[i] = g.sel.span(parts[i][0], parts[i][1]).of(g.sql)
-		if isImplicit(n) {
-			out[i] = "(" + out[i] + ")::" + r.args[i]
-		}
-	}
-	return out
-}
-
-// isImplicit reports a cast that canonical text leaves out.
-func isImplicit(n *node) bool {
-	const implicit = 2 // COERCE_IMPLICIT_CAST
-	for _, f := range []string{"funcformat", "relabelformat", "coerceformat", "convertformat"} {
-		if n.text(f) != "" {
-			return n.num(f) == implicit
-		}
-	}
-	return false
-}
-
 // regroup writes SELECT DISTINCT as GROUP BY around it.
 func (g *grouping) regroup(ctx context.Context) error {
 	sel, ok := splitSelect(g.a.flat)
@@ -224,7 +156,7 @@ func (a *analysis) try(ctx context.Context, sql string) (described, error) {
 	if err != nil {
 		return described{}, fmt.Errorf("try a statement: %w", err)
 	}
-	defer sub.Rollback(ctx) //nolint:errcheck // the outer transaction's end shows a broken connection
+	defer sub.Rollback(ctx) // the outer transaction's end shows a broken connection
 	if _, err := sub.Exec(ctx, a.viewPrefix(testView, nil)+sql); err != nil {
 		return described{}, fmt.Errorf("try %s: %w", sql, err)
 	}
@@ -451,88 +383,6 @@ func (g *grouping) bare(e *node) int {
 		return -1
 	}
 	return slices.IndexFunc(g.src.Columns, func(c SourceColumn) bool { return int(c.Num) == at.num })
-}
-
-// result is the expression of an output column over the merged row m: the
-// column's text with groups and aggregates in place. Where something else of the
-// source is left in it, Postgres will say so.
-func (g *grouping) result(i int, t target) string {
-	if k := slices.Index(g.groups, i); k >= 0 {
-		return "m." + prefixed("g", k)
-	}
-	var edits []edit
-	for _, c := range g.calls {
-		if c.start >= t.expr.start && c.end <= t.expr.end {
-			edits = append(edits, edit{c.span, c.result})
-		}
-	}
-	edits = append(edits, g.groupEdits(t.expr, edits)...)
-	for j := range edits {
-		edits[j].start -= t.expr.start
-		edits[j].end -= t.expr.start
-	}
-	return splice(t.expr.of(g.sql), edits...)
-}
-
-// groupEdits replaces the groups that stand within an expression, outside of
-// aggregates. Canonical text writes the same expression in the same words.
-func (g *grouping) groupEdits(within span, taken []edit) []edit {
-	var out []edit
-	for k, gs := range g.sel.groups {
-		words := stripParens(g.sel.within(gs))
-		for i := range g.sel.toks {
-			if i+len(words) > len(g.sel.toks) || !within.holds(g.sel.toks[i]) || !sameWords(g.sel.toks[i:i+len(words)], words) {
-				continue
-			}
-			found := span{g.sel.toks[i].start, g.sel.toks[i+len(words)-1].end}
-			inside := func(e edit) bool { return found.start < e.end && found.end > e.start }
-			if g.sel.isWhole(i, i+len(words)) && !slices.ContainsFunc(taken, inside) && !slices.ContainsFunc(out, inside) {
-				out = append(out, edit{found, "m." + prefixed("g", k)})
-			}
-		}
-	}
-	return out
-}
-
-// within lists the tokens of a span.
-func (s *selectText) within(sp span) []token {
-	return slices.DeleteFunc(slices.Clone(s.toks), func(t token) bool { return !sp.holds(t) })
-}
-
-// isWhole reports whether tokens are no part of a longer name or a call.
-func (s *selectText) isWhole(from, to int) bool {
-	before := from == 0 || s.toks[from-1].text != "."
-	after := to == len(s.toks) || s.toks[to].text != "." && s.toks[to].text != "("
-	return before && after
-}
-
-func sameWords(x, y []token) bool {
-	return len(x) == len(y) && slices.EqualFunc(x, y, func(a, b token) bool { return a.text == b.text })
-}
-
-// stripParens removes parentheses around the whole.
-func stripParens(toks []token) []token {
-	for len(toks) > 2 && toks[0].text == "(" && closes(toks) == len(toks)-1 {
-		toks = toks[1 : len(toks)-1]
-	}
-	return toks
-}
-
-// closes returns the index of the parenthesis that closes the first token.
-func closes(toks []token) int {
-	depth := 0
-	for i, t := range toks {
-		switch t.text {
-		case "(", "[":
-			depth++
-		case ")", "]":
-			depth--
-		}
-		if depth == 0 {
-			return i
-		}
-	}
-	return -1
 }
 
 // hide finds where the stored row holds each partial: in an output column that

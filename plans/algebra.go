@@ -30,9 +30,9 @@ type partialRule struct {
 	call string
 	// result is the type of its result; nil: that of the aggregate.
 	result func(arg *typeInfo) uint32
-	// merge gives the two values' merge, for a lattice: x is stored, y comes from
+	// combine gives the two values' merge, for a lattice: x is stored, y comes from
 	// new images. Both may be NULL.
-	merge string
+	combine string
 	// moved is true where a retraction (r, over old images) may change the merged
 	// value x, for a lattice. R is not NULL.
 	moved string
@@ -115,27 +115,27 @@ var algebra = []rule{
 		result: rootOpen + varSamp + rootShut,
 	},
 	{names: []string{"max"}, accepts: ordered, result: "{v}", shown: "v", partials: []partialRule{{
-		kind: latticePartial, name: "v", call: "max(#)", merge: "GREATEST(x, y)", moved: "NOT coalesce(r < x, false)",
+		kind: latticePartial, name: "v", call: "max(#)", combine: "GREATEST(x, y)", moved: "NOT coalesce(r < x, false)",
 		covered: "y > r OR E AND y = r", fold: FoldMax,
 	}}},
 	{names: []string{"min"}, accepts: ordered, result: "{v}", shown: "v", partials: []partialRule{{
-		kind: latticePartial, name: "v", call: "min(#)", merge: "LEAST(x, y)", moved: "NOT coalesce(r > x, false)",
+		kind: latticePartial, name: "v", call: "min(#)", combine: "LEAST(x, y)", moved: "NOT coalesce(r > x, false)",
 		covered: "y < r OR E AND y = r", fold: FoldMin,
 	}}},
 	{names: []string{"bool_and", "every"}, accepts: anyType, result: lattice, shown: "v", partials: []partialRule{countOf, {
-		kind: latticePartial, name: "v", call: "bool_and(#)", merge: "coalesce(x, true) AND coalesce(y, true)", moved: "NOT r",
+		kind: latticePartial, name: "v", call: "bool_and(#)", combine: "coalesce(x, true) AND coalesce(y, true)", moved: "NOT r",
 		covered: "NOT y", fold: FoldAnd,
 	}}},
 	{names: []string{"bool_or"}, accepts: anyType, result: lattice, shown: "v", partials: []partialRule{countOf, {
-		kind: latticePartial, name: "v", call: "bool_or(#)", merge: "coalesce(x, false) OR coalesce(y, false)", moved: "r",
+		kind: latticePartial, name: "v", call: "bool_or(#)", combine: "coalesce(x, false) OR coalesce(y, false)", moved: "r",
 		covered: "y", fold: FoldOr,
 	}}},
 	{names: []string{"bit_or"}, accepts: isInteger, result: lattice, shown: "v", partials: []partialRule{countOf, {
-		kind: latticePartial, name: "v", call: "bit_or(#)", merge: "coalesce(x, 0::T) | coalesce(y, 0::T)", moved: "r <> 0",
+		kind: latticePartial, name: "v", call: "bit_or(#)", combine: "coalesce(x, 0::T) | coalesce(y, 0::T)", moved: "r <> 0",
 		covered: "(r & ~ y) = 0", fold: FoldBitOr,
 	}}},
 	{names: []string{"bit_and"}, accepts: isInteger, result: lattice, shown: "v", partials: []partialRule{countOf, {
-		kind: latticePartial, name: "v", call: "bit_and(#)", merge: "coalesce(x, (-1)::T) & coalesce(y, (-1)::T)", moved: "r <> -1",
+		kind: latticePartial, name: "v", call: "bit_and(#)", combine: "coalesce(x, (-1)::T) & coalesce(y, (-1)::T)", moved: "r <> -1",
 		covered: "(y & ~ r) = 0", fold: FoldBitAnd,
 	}}},
 }

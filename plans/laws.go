@@ -44,7 +44,7 @@ func (l *Law) check(ctx context.Context, q Querier) (*Refusal, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer tx.Rollback(ctx) //nolint:errcheck // it only reads
+	defer tx.Rollback(ctx) // it only reads
 	if _, err := tx.Exec(ctx, "SET LOCAL search_path = ''; SET LOCAL transaction_read_only = on"); err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@ package aggregate
 import (
 	"context"
 	_ "embed" // for schema.sql
+	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
@@ -91,7 +92,7 @@ func start(t *testing.T, list []plans.Declaration, engine func(*maintain.Options
 		status := d.Engine.Status().Views
 		for _, v := range status {
 			if v.State != maintain.Live {
-				return fmt.Errorf("%s is %s: %v", v.Name, v.State, v.Err)
+				return errors.Join(fmt.Errorf("%s is %s", v.Name, v.State), v.Err)
 			}
 		}
 		if len(status) < len(list) {
