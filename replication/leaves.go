@@ -11,7 +11,8 @@ import (
 // leaves are published, and only leaves appear in the stream.
 
 // leavesSQL walks down from the roots, and from each table that stores rows up again: a leaf may be read through tables
-// beside those asked for. A foreign partition has no WAL and is left to [Preflight].
+// beside those asked for. A foreign partition and an unlogged table have no WAL: a publication
+// takes neither, and the plans refuse them.
 const leavesSQL = `
 WITH RECURSIVE down(oid) AS (
 	SELECT r FROM unnest($1::oid[]) r
@@ -24,7 +25,7 @@ WITH RECURSIVE down(oid) AS (
 )
 SELECT c.oid, ARRAY(SELECT up.oid FROM up WHERE up.leaf = c.oid ORDER BY 1)
 FROM down JOIN pg_catalog.pg_class c ON c.oid = down.oid
-WHERE c.relkind = 'r'`
+WHERE c.relkind = 'r' AND c.relpersistence = 'p'`
 
 // Leaves returns the tables in which the rows of the roots stand, each with all tables through which it is read as well
 // (its partitioned and inheritance parents, whether among the roots or not).
