@@ -86,7 +86,8 @@ type Engine struct {
 	batch      *ingest.Batch
 	watch      watch
 	known      fingerprint // what the plans were compiled against
-	rewatchDue bool        // a producer's table was made: it is not watched yet
+	facts      *plans.Facts
+	rewatchDue bool // a producer's table was made: it is not watched yet
 
 	server      server
 	lockTimeout time.Duration

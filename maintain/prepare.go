@@ -18,7 +18,7 @@ func (e *Engine) Prepare(ctx context.Context) (int, error) {
 	if err := e.connect(ctx); err != nil {
 		return 0, err
 	}
-	e.views, e.refused = nil, nil
+	e.views, e.refused, e.facts = nil, nil, plans.NewFacts()
 	ordered, refused := plans.Order(e.o.Views, e.o.Planner.SearchPath)
 	for _, d := range e.o.Views {
 		if r := refused[d.Name]; r != nil {
@@ -63,6 +63,7 @@ func (e *Engine) compile(ctx context.Context, d plans.Declaration) (*view, error
 // plan compiles a declaration against the plans of the views that it may read.
 func (e *Engine) plan(ctx context.Context, d plans.Declaration, before []*view) (*plans.Plan, error) {
 	o := e.o.Planner
+	o.Facts = e.facts
 	o.Producers = map[plans.Name]*plans.Plan{}
 	for _, v := range before {
 		o.Producers[v.decl.Name] = v.plan
@@ -203,6 +204,7 @@ func (e *Engine) replanAll(ctx context.Context, hit []*view, before fingerprint,
 	if e.stream != nil {
 		e.stream.Relearn()
 	}
+	e.facts = plans.NewFacts()
 	for _, v := range hit {
 		if v.state == Paused {
 			continue // it is planned again when it is resumed

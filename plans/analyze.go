@@ -54,7 +54,7 @@ func analyze(ctx context.Context, tx pgx.Tx, d Declaration, o Options) (*analysi
 	if refusal != nil {
 		return nil, refusal
 	}
-	cat, err := newCatalog(ctx, tx)
+	cat, err := newCatalog(ctx, tx, o.Facts)
 	if err != nil {
 		return nil, err
 	}
@@ -380,15 +380,13 @@ func (a *analysis) inlineViews(ctx context.Context, sql string) (string, error) 
 	if err != nil {
 		return "", syntaxRefusal(sql, err)
 	}
+	definitions, err := a.viewDefinitions(ctx, refs)
+	if err != nil {
+		return "", err
+	}
 	var edits []edit
 	for _, ref := range refs {
-		if ref.name.Schema == "" {
-			continue
-		}
-		def, err := a.viewDefinition(ctx, ref.name)
-		if err != nil {
-			return "", err
-		}
+		def := definitions[ref.name]
 		if def == "" {
 			continue
 		}
@@ -401,23 +399,34 @@ func (a *analysis) inlineViews(ctx context.Context, sql string) (string, error) 
 	return splice(sql, edits...), nil
 }
 
-// viewDefinition returns a plain view's text, "" for what is no plain view.
-func (a *analysis) viewDefinition(ctx context.Context, name Name) (string, error) {
-	var oid uint32
-	var def string
-	err := a.tx.QueryRow(ctx, `
-SELECT c.oid, pg_get_viewdef(c.oid) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE n.nspname = $1 AND c.relname = $2 AND c.relkind = 'v'`, name.Schema, name.Name).Scan(&oid, &def)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return "", nil
+// viewDefinitions returns the texts of the plain views among the tables.
+func (a *analysis) viewDefinitions(ctx context.Context, refs []tableRef) (map[Name]string, error) {
+	var schemas, names []string
+	for _, ref := range refs {
+		if ref.name.Schema != "" {
+			schemas, names = append(schemas, ref.name.Schema), append(names, ref.name.Name)
+		}
 	}
+	found, err := collect[struct {
+		OID                      uint32
+		Schema, Name, Definition string
+	}](ctx, a.tx, "read the views that the body reads", `
+SELECT DISTINCT c.oid, n.nspname, c.relname, pg_get_viewdef(c.oid)
+FROM unnest($1::text[], $2::text[]) r(schema, name)
+JOIN pg_namespace n ON n.nspname = r.schema
+JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = r.name AND c.relkind = 'v'
+ORDER BY c.oid`, schemas, names)
 	if err != nil {
-		return "", fmt.Errorf("read view %s: %w", name, err)
+		return nil, err
 	}
-	if !slices.Contains(a.views, oid) {
-		a.views = append(a.views, oid)
+	out := make(map[Name]string, len(found))
+	for _, v := range found {
+		if !slices.Contains(a.views, v.OID) {
+			a.views = append(a.views, v.OID)
+		}
+		out[Name{v.Schema, v.Name}] = strings.TrimSuffix(strings.TrimSpace(v.Definition), ";")
 	}
-	return strings.TrimSuffix(strings.TrimSpace(def), ";"), nil
+	return out, nil
 }
 
 // loadTree fetches the catalog rows that the tree names.

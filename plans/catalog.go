@@ -132,11 +132,15 @@ type catalog struct {
 	functions  map[uint32]*function
 	operators  map[uint32]*operator
 	collations map[uint32]*collation
+	facts      *Facts
 }
 
-func newCatalog(ctx context.Context, tx pgx.Tx) (*catalog, error) {
+func newCatalog(ctx context.Context, tx pgx.Tx, facts *Facts) (*catalog, error) {
+	if facts == nil {
+		facts = &Facts{}
+	}
 	c := &catalog{
-		tx: tx, relations: map[uint32]*relation{}, types: map[uint32]*typeInfo{},
+		tx: tx, facts: facts, relations: map[uint32]*relation{}, types: map[uint32]*typeInfo{},
 		functions: map[uint32]*function{}, operators: map[uint32]*operator{}, collations: map[uint32]*collation{},
 	}
 	err := tx.QueryRow(ctx, "SELECT current_setting('server_version_num')::int").Scan(&c.version)
@@ -160,12 +164,15 @@ func collect[T any](ctx context.Context, tx pgx.Tx, what, sql string, args ...an
 }
 
 // load fetches the rows of the oids that are not yet known.
-func load[T any](ctx context.Context, tx pgx.Tx, known map[uint32]*T, oids []uint32, what, sql string, oid func(*T) uint32) error {
+func load[T any](ctx context.Context, tx pgx.Tx, known, shared map[uint32]*T, oids []uint32, what, sql string, oid func(*T) uint32) error {
 	var missing []uint32
 	for _, o := range oids {
-		if _, ok := known[o]; !ok && o != 0 {
+		if _, ok := known[o]; ok || o == 0 {
+			continue
+		}
+		known[o] = shared[o]
+		if known[o] == nil {
 			missing = append(missing, o)
-			known[o] = nil
 		}
 	}
 	if len(missing) == 0 {
@@ -176,7 +183,11 @@ func load[T any](ctx context.Context, tx pgx.Tx, known map[uint32]*T, oids []uin
 		return err
 	}
 	for i := range rows {
-		known[oid(&rows[i])] = &rows[i]
+		o := oid(&rows[i])
+		known[o] = &rows[i]
+		if o < firstNormalOID && shared != nil {
+			shared[o] = &rows[i]
+		}
 	}
 	return nil
 }
@@ -187,18 +198,18 @@ SELECT t.oid, n.nspname, t.typname, t.typtype::text, t.typcategory::text, t.typb
        t.typarray <> 0 AND t.typcategory <> 'A', t.typcollation,
        coalesce((SELECT r.rngsubtype FROM pg_range r WHERE r.rngtypid = t.oid OR r.rngmultitypid = t.oid LIMIT 1), 0),
        coalesce((SELECT en.nspname
-                 FROM pg_opclass c
+                 FROM (SELECT t.oid
+                       UNION SELECT CASE WHEN t.typtype = 'e' THEN 'anyenum'::regtype WHEN t.typtype = 'r' THEN 'anyrange'::regtype
+                                         WHEN t.typtype = 'm' THEN 'anymultirange'::regtype WHEN t.typtype = 'c' THEN 'record'::regtype
+                                         WHEN t.typcategory = 'A' THEN 'anyarray'::regtype END
+                       UNION SELECT k.casttarget FROM pg_cast k
+                       WHERE k.castsource = t.oid AND k.castmethod = 'b' AND k.castcontext = 'i') x(oid)
+                 JOIN pg_opclass c ON c.opcintype = x.oid
                  JOIN pg_amop a ON a.amopfamily = c.opcfamily AND a.amoplefttype = c.opcintype
                                AND a.amoprighttype = c.opcintype AND a.amopstrategy = 3
                  JOIN pg_operator o ON o.oid = a.amopopr
                  JOIN pg_namespace en ON en.oid = o.oprnamespace
                  WHERE c.opcmethod = 403 AND c.opcdefault
-                   AND (c.opcintype = t.oid
-                        OR c.opcintype = CASE WHEN t.typtype = 'e' THEN 'anyenum'::regtype WHEN t.typtype = 'r' THEN 'anyrange'::regtype
-                                              WHEN t.typtype = 'm' THEN 'anymultirange'::regtype WHEN t.typtype = 'c' THEN 'record'::regtype
-                                              WHEN t.typcategory = 'A' THEN 'anyarray'::regtype END
-                        OR EXISTS (SELECT FROM pg_cast k WHERE k.castsource = t.oid AND k.casttarget = c.opcintype
-                                   AND k.castmethod = 'b' AND k.castcontext = 'i'))
                  ORDER BY c.opcintype = t.oid DESC LIMIT 1), ''),
        t.typinput::oid, t.typoutput::oid, format_type(t.oid, -1)
 FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace
@@ -207,7 +218,7 @@ WHERE t.oid = ANY ($1::oid[])`
 // loadTypes fetches types, and the types that they are made of.
 func (c *catalog) loadTypes(ctx context.Context, oids []uint32) error {
 	for len(oids) > 0 {
-		if err := load(ctx, c.tx, c.types, oids, "read types", typesSQL, func(t *typeInfo) uint32 { return t.OID }); err != nil {
+		if err := load(ctx, c.tx, c.types, c.facts.types, oids, "read types", typesSQL, func(t *typeInfo) uint32 { return t.OID }); err != nil {
 			return err
 		}
 		var next []uint32
@@ -228,21 +239,21 @@ func (c *catalog) loadTypes(ctx context.Context, oids []uint32) error {
 }
 
 func (c *catalog) loadFunctions(ctx context.Context, oids []uint32) error {
-	return load(ctx, c.tx, c.functions, oids, "read functions", `
+	return load(ctx, c.tx, c.functions, c.facts.functions, oids, "read functions", `
 SELECT p.oid, n.nspname, p.proname, oidvectortypes(p.proargtypes), p.provolatile::text, p.prokind::text, p.proretset, p.proisstrict
 FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace WHERE p.oid = ANY ($1::oid[])`,
 		func(f *function) uint32 { return f.OID })
 }
 
 func (c *catalog) loadOperators(ctx context.Context, oids []uint32) error {
-	return load(ctx, c.tx, c.operators, oids, "read operators", `
+	return load(ctx, c.tx, c.operators, c.facts.operators, oids, "read operators", `
 SELECT o.oid, o.oprname, o.oprcode::oid, o.oprname = '=' AND (o.oprcanmerge OR o.oprcanhash), n.nspname
 FROM pg_operator o JOIN pg_namespace n ON n.oid = o.oprnamespace WHERE o.oid = ANY ($1::oid[])`,
 		func(o *operator) uint32 { return o.OID })
 }
 
 func (c *catalog) loadCollations(ctx context.Context, oids []uint32) error {
-	return load(ctx, c.tx, c.collations, oids, "read collations", `
+	return load(ctx, c.tx, c.collations, c.facts.collations, oids, "read collations", `
 SELECT l.oid, n.nspname, l.collname, l.collisdeterministic
 FROM pg_collation l JOIN pg_namespace n ON n.oid = l.collnamespace WHERE l.oid = ANY ($1::oid[])`,
 		func(l *collation) uint32 { return l.OID })

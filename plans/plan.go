@@ -77,6 +77,8 @@ type Options struct {
 	// Producers are the plans of other declared views, so that a body may read
 	// them before their tables exist.
 	Producers map[Name]*Plan
+	// Facts, which may be nil, are shared by compilations one after the other.
+	Facts *Facts
 	// Estimate asks for Plan.Cost, and Compare for Plan.Candidates as well.
 	Estimate, Compare bool
 }
