@@ -170,11 +170,7 @@ func (wr *writer) recover(ctx context.Context, err error) error {
 		return context.Cause(ctx)
 	}
 	if wr.conn.Conn().IsClosed() {
-		wr.release(ctx)
-		if wr.w.opts.Reconnect {
-			return nil
-		}
-		return err
+		return wr.lost(ctx, err)
 	}
 	if !wr.expected(err) {
 		return err
@@ -182,7 +178,20 @@ func (wr *writer) recover(ctx context.Context, err error) error {
 	if wr.conn.Conn().PgConn().TxStatus() == 'I' {
 		return nil
 	}
-	return wr.exec(ctx, "ROLLBACK")
+	if err := wr.exec(ctx, "ROLLBACK"); err != nil {
+		return wr.lost(ctx, err)
+	}
+	return nil
+}
+
+// lost gives up a connection that broke; that ends the workload unless writers are to connect again.
+func (wr *writer) lost(ctx context.Context, err error) error {
+	closed := wr.conn.Conn().IsClosed()
+	wr.release(ctx)
+	if closed && wr.w.opts.Reconnect {
+		return nil
+	}
+	return err
 }
 
 // expected says whether an error is part of the workload.
