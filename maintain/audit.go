@@ -178,9 +178,11 @@ func (a *auditor) roundCommitted(ctx context.Context, r *round) {
 		c.body = conn // W sees the producers as they were at T; V saw them before
 	}
 	a.cancel = cancel
+	stop := e.giveWay(ctx, body.PgConn().PID())
 	go func() {
 		defer cancel()
 		verdict, err := c.run(ctx)
+		stop()
 		_ = conn.Close(ctx) // only read from
 		done <- audited{job: job, verdict: verdict, err: err}
 	}()

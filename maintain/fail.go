@@ -83,6 +83,8 @@ func (e *Engine) survive(ctx context.Context, err error) error {
 	case backing.StalePlan(err) && e.pauses[retrySchema] < 3:
 		e.drop() // prepared statements that a DDL made invalid go with their session
 		return e.again(ctx, retrySchema)
+	case yielded(err) && !errors.As(err, &failed):
+		return e.again(ctx, retryLock)
 	case errors.As(err, &failed):
 		e.setAside(failed)
 		if err := e.failRequests(ctx, failed.v, failed.err.Error()); err != nil {
@@ -122,6 +124,10 @@ func (e *Engine) setAside(f *viewError) {
 		v.sit(now, f.err) // somebody holds a row of it; its pending work stays
 		return
 	}
+	if yielded(f.err) {
+		v.sit(now, errYielded)
+		return
+	}
 	v.failures++
 	v.err = f.err
 	v.retry = now.Add(min(time.Second<<min(v.failures-1, 8), 5*time.Minute))
@@ -137,7 +143,7 @@ func (e *Engine) broken(err error) bool {
 		return true
 	}
 	c := code(err)
-	return pgerrcode.IsConnectionException(c) || pgerrcode.IsOperatorIntervention(c)
+	return pgerrcode.IsConnectionException(c) || (pgerrcode.IsOperatorIntervention(c) && c != pgerrcode.QueryCanceled)
 }
 
 // passing reports whether the same round may succeed when it is opened anew.
@@ -148,6 +154,9 @@ func passing(err error) bool {
 	}
 	return false
 }
+
+// yielded reports whether a statement was cancelled, by the watcher or by hand.
+func yielded(err error) bool { return code(err) == pgerrcode.QueryCanceled }
 
 // redact keeps row values out of logs: the texts of the server's errors may hold some.
 func redact(err error) string {

@@ -35,6 +35,7 @@ type round struct {
 	left       []*view          // views that followed the progress row, which goes on without them
 	finished   []int64          // requests done in this round
 	position   ingest.LSN       // what its movers let be confirmed
+	stopWatch  func()           // ends the watch for sessions that wait for this round
 }
 
 // delivery is a producer's effective change on its way to a consumer.
@@ -54,6 +55,9 @@ func (e *Engine) attempt(ctx context.Context) error {
 		rebuilt: map[*view]string{}, results: map[*view]backing.Result{}, created: map[*view]uint32{}, collisions: map[*view]int{},
 	}
 	err := r.run(context.WithoutCancel(ctx))
+	if r.stopWatch != nil {
+		r.stopWatch()
+	}
 	if err == nil {
 		clear(e.pauses)
 		e.observe.RoundCommitted(time.Since(started))
@@ -78,6 +82,7 @@ func (r *round) run(ctx context.Context) error {
 		return err
 	}
 	defer r.rollback(ctx)
+	r.stopWatch = e.giveWay(ctx, e.main.PgConn().PID())
 	if err := r.sameCatalog(ctx); err != nil {
 		return err
 	}
