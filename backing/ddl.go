@@ -72,6 +72,57 @@ func (s *Session) create(ctx context.Context, tx pgx.Tx, l *Layout) error {
 	return err
 }
 
+// Reshape fits the tables of a view to another layout of the same columns: the companion is made anew, empty, and columns
+// that may be NULL now lose their constraint. The view must be reconciled in the same transaction.
+func (s *Session) Reshape(ctx context.Context, tx pgx.Tx, l *Layout) error {
+	if err := s.learn(ctx, tx, l); err != nil {
+		return fmt.Errorf("reshape %s: %w", l.Name, err)
+	}
+	statements := []definition{{"companion", "DROP TABLE IF EXISTS " + s.host.companion(l)}}
+	for i, c := range l.Columns {
+		if !c.NotNull && !slices.Contains(l.Key, i) {
+			statements = append(statements, definition{"column " + c.Name,
+				"ALTER TABLE " + l.Name.SQL() + " ALTER COLUMN " + pgx.Identifier{c.Name}.Sanitize() + " DROP NOT NULL"})
+		}
+	}
+	if len(l.Hidden) > 0 {
+		statements = append(statements, s.companionDDL(l)...)
+	}
+	for _, d := range statements {
+		if _, err := tx.Exec(ctx, d.sql); err != nil {
+			return fmt.Errorf("reshape %s: %s: %w", l.Name, d.what, err)
+		}
+	}
+	return nil
+}
+
+// Fits reports whether the view's tables have the layout's companion, and no constraint that its columns may violate.
+// Where they do not, [Session.Reshape] makes them fit.
+func (h *Host) Fits(ctx context.Context, q Querier, l *Layout) (bool, error) {
+	var strict, found []string
+	err := q.QueryRow(ctx, `SELECT
+		COALESCE((SELECT array_agg(a.attname::text) FROM pg_catalog.pg_attribute a WHERE a.attrelid = pg_catalog.to_regclass($1)
+			AND a.attnum > 0 AND a.attnotnull), '{}'),
+		COALESCE((SELECT array_agg(a.attname::text || ' ' || pg_catalog.format_type(a.atttypid, a.atttypmod) ORDER BY a.attnum)
+			FROM pg_catalog.pg_attribute a WHERE a.attrelid = pg_catalog.to_regclass($2) AND a.attnum > 0 AND NOT a.attisdropped), '{}')`,
+		l.Name.SQL(), h.companion(l)).Scan(&strict, &found)
+	if err != nil {
+		return false, fmt.Errorf("look at the tables of %s: %w", l.Name, err)
+	}
+	for i, c := range l.Columns {
+		if !c.NotNull && !slices.Contains(l.Key, i) && slices.Contains(strict, c.Name) {
+			return false, nil
+		}
+	}
+	var want []string
+	if len(l.Hidden) > 0 {
+		for _, c := range slices.Concat(l.keyColumns(), l.Hidden) {
+			want = append(want, c.Name+" "+c.Type)
+		}
+	}
+	return slices.Equal(found, want), nil
+}
+
 // DDL returns the statements by which [Session.Create] makes the table, for people to read.
 func (s *Session) DDL(ctx context.Context, q Querier, l *Layout) ([]string, error) {
 	if err := s.learn(ctx, q, l); err != nil {

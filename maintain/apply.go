@@ -27,10 +27,19 @@ func (r *round) rebuild(ctx context.Context, v *view, reason string) (backing.Re
 	r.rebuilt[v] = reason
 	m := backing.Merge{New: v.plan.Eval, Effects: len(v.consumers) > 0}
 	coarsened := len(v.plan.Coarsened) > 0
-	if coarsened && v.exists {
+	exists, err := r.stands(ctx, v)
+	if err != nil {
+		return backing.Result{}, err
+	}
+	if coarsened && exists {
 		m.New = oneMember(v.plan, m.New, false)
 	}
-	if !v.exists {
+	if exists {
+		if err := r.fit(ctx, v); err != nil {
+			return backing.Result{}, err
+		}
+	}
+	if !exists {
 		if coarsened {
 			if err := r.collideAtCreate(ctx, v); err != nil {
 				return backing.Result{}, err
@@ -42,6 +51,25 @@ func (r *round) rebuild(ctx context.Context, v *view, reason string) (backing.Re
 		m.Append = true
 	}
 	return r.merge(ctx, v, m)
+}
+
+// stands reports whether the view's table is there: somebody may have dropped it.
+func (r *round) stands(ctx context.Context, v *view) (bool, error) {
+	if !v.exists {
+		return false, nil
+	}
+	oid, _, err := r.e.host.Find(ctx, r.tx, v.layout.Name)
+	return oid == v.oid, err
+}
+
+// fit alters the view's tables where a new plan keeps other columns beside them, or
+// gives NULL where the old one could not.
+func (r *round) fit(ctx context.Context, v *view) error {
+	fits, err := r.e.host.Fits(ctx, r.tx, v.layout)
+	if err != nil || fits {
+		return err
+	}
+	return r.session.Reshape(ctx, r.tx, v.layout)
 }
 
 // deliver hands a producer's effective changes to its consumers.

@@ -205,7 +205,7 @@ func (e *Engine) replanAll(ctx context.Context, hit []*view, before fingerprint,
 		e.stream.Relearn()
 	}
 	e.facts = plans.NewFacts()
-	for _, v := range hit {
+	for _, v := range withConsumers(e.views, hit) {
 		if v.state == Paused {
 			continue // it is planned again when it is resumed
 		}
@@ -231,6 +231,20 @@ func (e *Engine) replanAll(ctx context.Context, hit []*view, before fingerprint,
 	}
 	e.known = now
 	return nil
+}
+
+// withConsumers adds the views that read those given, through others too: their plans
+// hold the bodies of what they read. Views come producers first.
+func withConsumers(views, hit []*view) []*view {
+	set := map[*view]bool{}
+	var out []*view
+	for _, v := range views {
+		if slices.Contains(hit, v) || slices.ContainsFunc(v.producers, func(p *view) bool { return set[p] }) {
+			set[v] = true
+			out = append(out, v)
+		}
+	}
+	return out
 }
 
 // watchProducers begins to watch tables of views that were made in a round.
@@ -311,11 +325,15 @@ func (e *Engine) fence(ctx context.Context) (id uint64, err error) {
 	return id, nil
 }
 
-// sameColumns reports whether the tables of the old plan can hold the rows of the
-// new one.
+// sameColumns reports whether the table of the old plan can hold the rows of the new
+// one. What is kept beside it, and whether a column outside the key may be NULL, can
+// be changed in place.
 func sameColumns(a, b *plans.Plan) bool {
 	same := func(x, y plans.Column) bool {
-		return x.Name == y.Name && x.Type == y.Type && x.Collation == y.Collation && (x.NotNull == y.NotNull || y.NotNull)
+		return x.Name == y.Name && x.Type == y.Type && x.Collation == y.Collation
 	}
-	return slices.EqualFunc(a.Columns, b.Columns, same) && slices.EqualFunc(a.Hidden, b.Hidden, same) && slices.Equal(a.Key, b.Key)
+	if !slices.EqualFunc(a.Columns, b.Columns, same) || !slices.Equal(a.Key, b.Key) {
+		return false
+	}
+	return !slices.ContainsFunc(b.Key, func(k int) bool { return a.Columns[k].NotNull && !b.Columns[k].NotNull })
 }

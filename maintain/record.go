@@ -119,9 +119,9 @@ func (r *round) settle(v *view, now time.Time) {
 	reason, rebuilt := r.rebuilt[v]
 	if rebuilt {
 		e.observe.Rebuilt(v.name, reason)
-		if !v.exists {
+		if oid := r.created[v]; oid != 0 {
 			v.exists = true
-			v.setTable(r.created[v])
+			v.setTable(oid)
 			e.rewatchDue = e.rewatchDue || len(v.consumers) > 0
 		}
 	}
