@@ -239,6 +239,9 @@ func (e *Engine) adopt(ctx context.Context, v *view, rows []backing.View, resume
 		v.member.AsOf = v.asOf.snapshot
 		e.setState(v, Live)
 		return nil
+	case row.State == backing.Live && resume && row.Fingerprint == e.fingerprintOf(v):
+		v.work.demand(reasonProducer)
+		e.setState(v, Filling)
 	default:
 		if row.State == backing.Live && row.Fingerprint != e.fingerprintOf(v) {
 			// The publication may have been another, or the fence of a table that was

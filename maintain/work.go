@@ -23,7 +23,7 @@ const (
 	reasonGap      = "gap"      // the stream has a hole
 	reasonDegrade  = "degrade"  // the touched keys of a batch cost more than one evaluation
 	reasonFloor    = "floor"    // a change that may touch every row
-	reasonProducer = "producer" // a producer changed too much to report
+	reasonProducer = "producer" // what a producer did is not known: it was too much to report, or an earlier process did it
 )
 
 // work is what a view has pending: the folder of its changes. Once a reconcile is
