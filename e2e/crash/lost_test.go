@@ -118,7 +118,7 @@ type cuttable struct {
 func (c *cuttable) Write(b []byte) (int, error) {
 	n, err := c.Conn.Write(b)
 	if err == nil && bytes.Contains(b, []byte("COMMIT\x00")) && c.cut.CompareAndSwap(true, false) {
-		err = c.Conn.Close()
+		err = c.Close()
 	}
 	return n, err
 }
