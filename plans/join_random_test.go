@@ -52,8 +52,13 @@ func (g *joinGen) tree(of []string) string {
 				table = g.tables[i]
 			}
 		}
-		if g.rnd.IntN(8) == 0 {
+		switch g.rnd.IntN(12) {
+		case 0:
 			return fmt.Sprintf("(SELECT id, x, y FROM %s WHERE x IS DISTINCT FROM 2) %s", table, of[0])
+		case 1:
+			return fmt.Sprintf("(SELECT x AS id, x, count(y)::int AS y FROM %s GROUP BY x) %s", table, of[0])
+		case 2:
+			return fmt.Sprintf("(SELECT l.id, l.x, r.y FROM %s l LEFT JOIN t2 r ON r.id = l.y) %s", table, of[0])
 		}
 		return table + " " + of[0]
 	}
@@ -124,13 +129,23 @@ func (g *joinGen) body(full bool) string {
 func (g *joinGen) grouped() string {
 	by, sum := g.column(g.aliases), g.column(g.aliases)
 	from := g.tree(g.aliases) + g.filter()
-	switch g.rnd.IntN(4) {
+	switch g.rnd.IntN(8) {
 	case 0:
 		return fmt.Sprintf("SELECT DISTINCT %s AS g, %s AS s FROM %s", by, sum, from)
 	case 1:
 		return fmt.Sprintf("SELECT %s AS g, count(*) AS n, sum(%s) AS s FROM %s GROUP BY 1 HAVING count(%s) <> 1", by, sum, from, sum)
 	case 2:
 		return fmt.Sprintf("SELECT %s AS g, %s AS h, min(%s) AS s FROM %s GROUP BY 1, 2", by, g.column(g.aliases), sum, from)
+	case 3:
+		return fmt.Sprintf("SELECT %s AS g, %s AS s FROM %s %s SELECT x, y FROM t1", by, sum, from, g.pick("UNION", "EXCEPT", "INTERSECT"))
+	case 4:
+		var ids []string
+		for i, a := range g.aliases {
+			ids = append(ids, fmt.Sprintf("%s.id AS i%d", a, i))
+		}
+		return fmt.Sprintf("SELECT %s, count(%s) OVER (PARTITION BY %s) AS n FROM %s", join(ids), sum, by, from)
+	case 5:
+		return fmt.Sprintf("WITH c AS (SELECT %s AS g, %s AS s FROM %s) SELECT g, count(s) AS n FROM c GROUP BY g", by, sum, from)
 	}
 	return fmt.Sprintf("SELECT %s AS g, count(*) AS n, count(%s) AS s FROM %s GROUP BY 1", by, sum, from)
 }

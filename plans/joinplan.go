@@ -127,7 +127,7 @@ func (j *joinTree) projected(want columnRef, at *attribute) (Column, bool) {
 
 // hide keeps a key column beside the table.
 func (j *joinTree) hide(p *site, at *attribute) Column {
-	c := j.column0(at)
+	c := j.a.keyColumn(*at)
 	c.Name = j.a.freeName(j.p, "mvsync_"+p.name()+"_"+at.Name)
 	c.NotNull = at.NotNull && !p.nullable
 	j.p.Hidden = append(j.p.Hidden, c)

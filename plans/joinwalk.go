@@ -163,18 +163,10 @@ func (p *site) keyList(alias string) string {
 func (j *joinTree) keyColumns(p *site) []Column {
 	out := make([]Column, len(p.key))
 	for i := range p.key {
-		out[i] = j.column0(&p.key[i])
+		out[i] = j.a.keyColumn(p.key[i])
 		out[i].Name = prefixed("k", i)
 	}
 	return out
-}
-
-func (j *joinTree) column0(at *attribute) Column {
-	t := j.a.types[at.TypeOID]
-	return Column{
-		Name: at.Name, Type: at.Type, TypeOID: at.TypeOID, Modifier: at.Modifier, Collation: j.a.collationName(at.Collation, at.TypeOID),
-		NotNull: at.NotNull, HasArray: t != nil && t.HasArray, Equal: j.a.equal(at.TypeOID),
-	}
 }
 
 // keys writes the touched keys of a place, and says which sources' images they
@@ -226,9 +218,10 @@ func (j *joinTree) fromStored(w *trail) bool {
 	return j.showsKeys(w)
 }
 
-// showsKeys: the stored rows hold both the changed row's key and the target's.
+// showsKeys: the stored rows hold both the changed row's key and the target's. Under
+// a coarsened key some rows of the body are not stored.
 func (j *joinTree) showsKeys(w *trail) bool {
-	return slices.Contains(w.side, w.start()) && !w.filtered && len(j.places[w.start()].stored) > 0
+	return len(j.p.Coarsened) == 0 && slices.Contains(w.side, w.start()) && !w.filtered && len(j.places[w.start()].stored) > 0
 }
 
 // storedKeys writes the keys of the target in the stored rows that hold a changed

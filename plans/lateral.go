@@ -157,6 +157,7 @@ func (f *fan) findSlice() {
 			continue
 		}
 		c := f.a.keyColumn(f.row.rel.attrs[at])
+		c.NotNull = true
 		c.Name = prefixed("mvsync_k", len(f.p.Hidden))
 		for slices.ContainsFunc(f.p.visible(), func(o Column) bool { return o.Name == c.Name }) {
 			c.Name += "_"

@@ -117,7 +117,7 @@ func place(s *scope, e *node, among []*occurrence) (*occurrence, string) {
 // keyColumn describes a key's column of a table.
 func (a *analysis) keyColumn(at attribute) Column {
 	c := Column{
-		Name: at.Name, Type: at.Type, TypeOID: at.TypeOID, Modifier: at.Modifier, NotNull: true,
+		Name: at.Name, Type: at.Type, TypeOID: at.TypeOID, Modifier: at.Modifier, NotNull: at.NotNull,
 		Collation: a.collationName(at.Collation, at.TypeOID), Equal: a.equal(at.TypeOID),
 	}
 	if t := a.types[at.TypeOID]; t != nil {
