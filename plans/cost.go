@@ -12,7 +12,7 @@ import (
 )
 
 // Cost is what maintaining a view is expected to cost, in the unit of Postgres'
-// planner (reading one page in sequence is 1). It is the planner's own estimate of
+// planner, for tables in memory. It is the planner's own estimate of
 // the plan's statements, from the statistics and indexes that there are at the time,
 // and a rate for each stored row that is compared or written.
 type Cost struct {
@@ -49,24 +49,27 @@ type WriteCost struct {
 	Keys float64 `json:"keys"`
 }
 
-// The rates for stored rows, as measured beside the planner's unit on a table in
+// The rates for stored rows, as measured beside the planner's unit over 100,000 rows in
 // memory.
 const (
 	compareCost = 0.05 // a stored row read in sequence and compared
-	findCost    = 0.5  // a stored row found by its key and compared
-	writeCost   = 1.5  // a row written by key, with its index and WAL
-	loadCost    = 0.15 // a row written with all others
+	findCost    = 0.1  // a stored row found by its key and compared
+	writeCost   = 0.3  // a row written by key, with its index and WAL
+	loadCost    = 0.05 // a row written with all others
 	// sampleRows are how many images and keys the statements are planned for. Postgres
 	// counts on ten elements where it does not know an array.
 	sampleRows = 10
-	// cachedPage is the cost of a page out of order that is in memory.
-	cachedPage = 1.1
+	// bulkShare is what a key among thousands costs of what it costs among ten: look-ups
+	// share pages. As measured, like the rates.
+	bulkShare = 1.0 / 3
+	// cachedPage is the cost of a page that is in memory.
+	cachedPage = "0.1"
 )
 
 // Exceeds reports whether running the body again for so many touched keys costs
 // more than evaluating it once.
 func (c *Cost) Exceeds(keys int) bool {
-	return c != nil && c.Fixed+c.Key*float64(keys) > c.Evaluate
+	return c != nil && c.Fixed+c.Key*bulkShare*float64(keys) > c.Evaluate
 }
 
 // Batch is what a round costs that takes over so many changed rows of each source.
@@ -103,7 +106,7 @@ func (c *Cost) Rebuild() float64 {
 	if c.Key == 0 {
 		return math.Inf(1)
 	}
-	return max(0, math.Floor((c.Evaluate-c.Fixed)/c.Key))
+	return max(0, math.Floor((c.Evaluate-c.Fixed)/(c.Key*bulkShare)))
 }
 
 // Estimate asks the planner anew what the plan costs. The tables that it reads must
@@ -135,19 +138,20 @@ type estimate struct {
 // settled runs the estimate under the settings that fit it: pages of tables in use
 // are in memory, and statements that write have no parallel workers.
 func (e *estimate) settled(ctx context.Context) error {
-	var page, workers string
-	err := e.tx.QueryRow(ctx, "SELECT current_setting('random_page_cost'), current_setting('max_parallel_workers_per_gather')").Scan(&page, &workers)
+	var seq, random, workers string
+	err := e.tx.QueryRow(ctx, "SELECT current_setting('seq_page_cost'), current_setting('random_page_cost'), current_setting('max_parallel_workers_per_gather')").
+		Scan(&seq, &random, &workers)
 	if err != nil {
 		return err
 	}
-	const set = "SELECT set_config('random_page_cost', least($1::float8, $2::float8)::text, true), set_config('max_parallel_workers_per_gather', $3, true)"
-	if _, err := e.tx.Exec(ctx, set, page, cachedPage, "0"); err != nil {
+	const set = "SELECT set_config('seq_page_cost', $1, true), set_config('random_page_cost', $2, true), set_config('max_parallel_workers_per_gather', $3, true)"
+	if _, err := e.tx.Exec(ctx, set, cachedPage, cachedPage, "0"); err != nil {
 		return err
 	}
 	if err := e.run(ctx); err != nil {
 		return err
 	}
-	_, err = e.tx.Exec(ctx, set, page, page, workers)
+	_, err = e.tx.Exec(ctx, set, seq, random, workers)
 	return err
 }
 
@@ -240,7 +244,11 @@ func (e *estimate) residual(ctx context.Context) error {
 	}
 	fixed, n := e.scans(plan), float64(len(r.Slices))
 	c.Fixed += fixed
-	c.Key += max(plan.Total-fixed, 0)/sampleRows/n + e.stored(max(plan.Rows/sampleRows/n, 1))
+	rows := 1.0
+	if !e.oneRow() {
+		rows = max(plan.Rows/sampleRows/n, 1)
+	}
+	c.Key += max(plan.Total-fixed, 0)/sampleRows/n + e.stored(rows)
 	for i := range e.p.Sources {
 		if e.keysOnly {
 			break
@@ -250,6 +258,14 @@ func (e *estimate) residual(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// oneRow reports slices that hold one stored row each: they are found by all of its
+// key.
+func (e *estimate) oneRow() bool {
+	return !slices.ContainsFunc(e.p.keyed(), func(c Column) bool {
+		return !strings.Contains(e.p.Residual.Touched, "s."+quoteAlways(c.Name)+" ")
+	})
 }
 
 // write is what changes of one source cost while the others stay as they are.
