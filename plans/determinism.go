@@ -300,8 +300,8 @@ func (s *scope) checkAggregateOrder(agg *node) *Refusal {
 }
 
 // settledInGroup reports whether rows of one group that agree in the sort
-// expressions are one row, or several with the same rows of all the tables that the
-// arguments read: then they are the same in every order.
+// expressions are one row, or several in which all that the arguments read is the
+// same: then any order gives the same.
 func (s *scope) settledInGroup(args, exprs []*node) bool {
 	f := s.facts()
 	if !f.ok {
@@ -317,7 +317,8 @@ func (s *scope) settledInGroup(args, exprs []*node) bool {
 	return len(args) > 0 && !slices.ContainsFunc(args, func(t *node) bool { return !t.is("resjunk") && !s.readsOnly(t.child("expr"), known) })
 }
 
-// readsOnly reports whether an expression is over known rows alone.
+// readsOnly reports whether an expression is over known rows, and known columns of
+// which equal values are the same bytes, alone.
 func (s *scope) readsOnly(e *node, known map[attr]bool) bool {
 	only := true
 	walk(e, func(n *node) bool {
@@ -326,7 +327,8 @@ func (s *scope) readsOnly(e *node, known map[attr]bool) bool {
 			only = false
 		case "VAR":
 			c, rest := s.resolve(n)
-			only = only && rest == nil && (c.s != s || known[attr{c.rt, 0}])
+			same := known[attr{c.rt, 0}] || known[attr{c.rt, c.attr}] && s.a.exactExpr(n)
+			only = only && rest == nil && (c.s != s || same)
 		}
 		return only
 	})

@@ -353,19 +353,26 @@ func (s *slicing) indexes() {
 	}
 }
 
-// index asks for the index of the backing table.
+// index asks for the index of the backing table, or of the companion, by which the
+// stored rows of a slice are found.
 func (s *slicing) index() {
-	var cols []string
+	var cols, hidden []string
 	for i, o := range s.outputs {
+		name := quoteAlways(s.columns[i].Name)
 		if o >= 0 {
-			cols = append(cols, quoteAlways(s.columns[i].Name))
+			cols = append(cols, name)
+		} else {
+			hidden = append(hidden, name)
 		}
+	}
+	if len(hidden) > 0 {
+		s.p.HiddenIndexes = append(s.p.HiddenIndexes, join(hidden))
 	}
 	prefix := len(s.outputs) <= len(s.p.Key) && !slices.ContainsFunc(s.outputs, func(o int) bool {
 		at := slices.Index(s.p.Key, o)
 		return at < 0 || at >= len(s.outputs)
 	})
-	if len(cols) > 0 && !prefix && !slices.Contains(s.outputs, -1) {
+	if len(hidden) == 0 && len(cols) > 0 && !prefix {
 		s.p.Indexes = append(s.p.Indexes, join(cols))
 	}
 }
