@@ -74,6 +74,17 @@ func becomes(t *testing.T, d *daemon.Daemon, view string, want maintain.State) m
 	return v
 }
 
+// soon waits for what the daemon says of a round a moment after it has committed.
+func soon(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	pgtest.Eventually(t, limit, func() error {
+		if !is() {
+			return errors.New("not yet: " + what)
+		}
+		return nil
+	})
+}
+
 // settle waits until the live views include everything committed so far. Where
 // nothing was pending this alone makes a round, in which the oracle looks at them all.
 func settle(t *testing.T, db *pgtest.DB) {

@@ -3,6 +3,7 @@ package round
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -34,7 +35,7 @@ func TestLockedTable(t *testing.T) {
 		db.Exec(t, "INSERT INTO other VALUES ($1, 1)", i)
 		require.Equal(t, "t", db.Value(t, "SELECT mvsync.wait('30s', ARRAY['others'])"))
 	}
-	require.NotEqual(t, asOf, d.View("others").AsOf)
+	soon(t, "others moves", func() bool { return d.View("others").AsOf.String() != asOf.String() })
 	require.Equal(t, "3", db.Value(t, "SELECT count(*) FROM others"))
 
 	exec(t, locker, "INSERT INTO item VALUES (300, 70, 1, 1)") // and so it has something to read
@@ -66,7 +67,7 @@ func TestLockIsNamed(t *testing.T) {
 	require.Contains(t, d.View("top").Problem, `"public"."item"`)
 	exec(t, locker, "ROLLBACK")
 	settle(t, db)
-	require.Empty(t, d.View("top").Problem)
+	soon(t, "no problem", func() bool { return d.View("top").Problem == "" })
 }
 
 // TestTruncate: a TRUNCATE between rounds empties the views; one that is taken back,
@@ -88,7 +89,7 @@ func TestTruncate(t *testing.T) {
 		settle(t, db)
 	}
 	require.Equal(t, [][]string{{"5", "4", "4"}}, db.Query(t, "TABLE filtered"))
-	require.Positive(t, d.Tally.Rebuilt("truncate")["public.grouped"])
+	soon(t, "rebuilt", func() bool { return d.Tally.Rebuilt("truncate")["public.grouped"] > 0 })
 }
 
 // TestWriterIsNeverTheVictim: where our delete waits for a row that a user's foreign
@@ -186,13 +187,13 @@ func TestFailingRow(t *testing.T) {
 	require.Equal(t, "failed", db.Value(t, "SELECT state FROM mvsync.views WHERE name = 'public.ratio'"))
 	settle(t, db)
 	require.Equal(t, "0", db.Value(t, "SELECT min(p) FROM item"))
-	require.Contains(t, d.View("over").Problem, "public.ratio")
+	soon(t, "the consumer waits", func() bool { return strings.Contains(d.View("over").Problem, "public.ratio") })
 	db.Exec(t, "UPDATE item SET bucket = 2 WHERE pk = 2") // the others move
 	settle(t, db)
 	db.Exec(t, "UPDATE item SET p = 5 WHERE pk = 1")
 	becomes(t, d, "ratio", maintain.Live)
 	settle(t, db)
-	require.Empty(t, d.View("over").Problem)
+	soon(t, "no problem", func() bool { return d.View("over").Problem == "" })
 }
 
 // TestIdleInTransaction: sessions that idle in a transaction, with and without an id,

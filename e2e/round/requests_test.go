@@ -3,6 +3,7 @@ package round
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -35,15 +36,15 @@ func TestRequests(t *testing.T) {
 
 	db.Exec(t, "SELECT mvsync.refresh('grouped')")
 	require.Empty(t, answered(t, db))
-	require.Positive(t, d.Tally.Rebuilt("refresh")["public.grouped"])
+	soon(t, "refreshed", func() bool { return d.Tally.Rebuilt("refresh")["public.grouped"] > 0 })
 
 	db.Exec(t, "SELECT mvsync.pause('grouped')")
 	require.Empty(t, answered(t, db))
-	require.Equal(t, maintain.Paused, d.View("grouped").State)
+	becomes(t, d, "grouped", maintain.Paused)
 	db.Exec(t, "UPDATE item SET bucket = 7 WHERE pk < 5")
 	settle(t, db)
 	require.Equal(t, "0", db.Value(t, "SELECT count(*) FROM grouped WHERE bucket = 7"), "a paused view stands still")
-	require.Contains(t, d.View("over").Problem, "public.grouped")
+	soon(t, "the consumer waits", func() bool { return strings.Contains(d.View("over").Problem, "public.grouped") })
 	_, err := db.Pool.Exec(t.Context(), "SELECT mvsync.wait('5s', ARRAY['grouped'])")
 	require.ErrorContains(t, err, "paused")
 
@@ -166,7 +167,7 @@ func TestIdleSlotGoesOn(t *testing.T) {
 		}
 		return nil
 	})
-	require.Positive(t, d.Tally.Rounds()-rounds, "no heartbeat")
+	soon(t, "a heartbeat", func() bool { return d.Tally.Rounds() > rounds })
 	require.Less(t, d.Tally.Rounds()-rounds, int64(30), "a round a transaction of no interest")
 }
 

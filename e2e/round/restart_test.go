@@ -162,7 +162,6 @@ func TestSettingsOfTheRole(t *testing.T) {
 		settle(t, db)
 	}
 	require.Positive(t, d.Tally.Arms("public.copied"))
-	require.Positive(t, d.Rounds())
 }
 
 // quoted doubles quotes for a string within a string.
