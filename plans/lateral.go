@@ -118,6 +118,9 @@ func (f *fan) entry(rt int, nullable bool) string {
 			return "in a subquery in FROM " + why
 		}
 	default:
+		if readsRelations(rte) {
+			return "a subquery looks at other rows"
+		}
 		return ""
 	}
 	switch {
@@ -201,21 +204,25 @@ func (f *fan) build(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// index asks for an index of the backing table where the slice is no prefix of its
-// key. Hidden columns lead the companion's own.
+// index asks for the indexes by which slices are found: none where the slice begins
+// the view's key.
 func (f *fan) index() {
-	var cols []string
-	prefix := len(f.slice) <= len(f.p.Key)
+	var visible, hidden []string
+	begins := len(f.slice) <= len(f.p.Key)
 	for _, c := range f.slice {
 		i := slices.IndexFunc(f.p.Columns, func(v Column) bool { return v.Name == c.Name })
 		if i < 0 {
-			return
+			hidden = append(hidden, quoteAlways(c.Name))
+			continue
 		}
-		cols = append(cols, quoteAlways(c.Name))
+		visible = append(visible, quoteAlways(c.Name))
 		at := slices.Index(f.p.Key, i)
-		prefix = prefix && at >= 0 && at < len(f.slice)
+		begins = begins && at >= 0 && at < len(f.slice)
 	}
-	if text := join(cols); !prefix && !slices.Contains(f.p.Indexes, text) {
-		f.p.Indexes = append(f.p.Indexes, text)
+	if len(hidden) > 0 {
+		f.p.HiddenIndexes = addOnce(f.p.HiddenIndexes, join(hidden))
+	}
+	if len(visible) > 0 && !begins {
+		f.p.Indexes = addOnce(f.p.Indexes, join(visible))
 	}
 }

@@ -49,7 +49,7 @@ func (a *analysis) choose(ctx context.Context, p *Plan) error {
 		}
 		p.Declined[arm.strategy] = declined
 		p.Projection, p.Aggregate, p.Residual, p.Hidden, p.Eval = nil, nil, nil, nil, p.Body
-		p.Indexes, p.Advice, a.lookups = indexes, advice, nil
+		p.Indexes, p.HiddenIndexes, p.Advice, a.lookups = indexes, nil, advice, nil
 	}
 	p.Strategy = FullRebuild
 	return a.requireIdentities(p, make([]needs, len(p.Sources)))
