@@ -158,7 +158,7 @@ func (u unstreamable) suggestion(n Name) string {
 	case "f":
 		return "report its changes through ingest: source.tables: " + n.String() + ": {feed: external}"
 	case "u":
-		return "ALTER TABLE " + n.String() + " SET LOGGED;"
+		return "run ALTER TABLE " + n.String() + " SET LOGGED;"
 	case "t":
 		return "make it an ordinary table"
 	}
@@ -333,7 +333,7 @@ func (a *analysis) checkRebuild(ctx context.Context, p *Plan) error {
 		names = append(names, p.Sources[i].Table().String())
 	}
 	return refusef(RebuildTooLarge, strings.Join(names, ", "),
-		fmt.Sprintf("set rebuild_row_threshold for the view, or every: 1m so that it moves less often; %s", why(p)),
+		fmt.Sprintf("raise rebuild_row_threshold for the view, or give it an every, such as 1m, so that it moves less often; %s", why(p)),
 		"the body can only be evaluated as a whole, over more than %d source rows each time", limit)
 }
 

@@ -32,6 +32,8 @@ type Options struct {
 	Bodies map[plans.Name]string
 	// Unchecked leaves the oracle out.
 	Unchecked bool
+	// Refused lets the daemon start although views are refused.
+	Refused bool
 	// Engine and Stream alter what the daemon is made of, before it is.
 	Engine func(*maintain.Options)
 	Stream func(*replication.Options)
@@ -113,8 +115,8 @@ func Launch(t testing.TB, db *pgtest.DB, o Options) (*Daemon, error) {
 	}
 	mo.Observer = judge{mo.Observer, d}
 	d.Engine = maintain.New(mo)
-	if err := d.begin(ctx, target, log); err != nil {
-		d.Engine.Close()
+	if err := d.begin(ctx, o, target, log); err != nil {
+		d.Engine.Close(ctx)
 		cancel(nil)
 		return nil, err
 	}
@@ -130,11 +132,12 @@ func Launch(t testing.TB, db *pgtest.DB, o Options) (*Daemon, error) {
 // slotOf names a slot of the database's own: slots belong to the whole server.
 func slotOf(db *pgtest.DB) string { return "s_" + db.Name }
 
-func (d *Daemon) begin(ctx context.Context, target replication.Target, log *slog.Logger) error {
+func (d *Daemon) begin(ctx context.Context, o Options, target replication.Target, log *slog.Logger) error {
 	if _, err := d.Engine.Prepare(ctx); err != nil {
 		return err
 	}
-	for _, r := range d.Engine.Refused() {
+	if refused := d.Engine.Refused(); len(refused) > 0 && !o.Refused {
+		r := refused[0]
 		return fmt.Errorf("view %s is refused: %w", r.Name, r.Refusal)
 	}
 	if err := d.Engine.Lead(ctx); err != nil {
@@ -179,15 +182,14 @@ func (d *Daemon) run(ctx context.Context, o Options) {
 	group, ctx := errgroup.WithContext(ctx)
 	streamCtx, stopStream := context.WithCancel(context.WithoutCancel(ctx))
 	group.Go(func() error {
-		err := d.Stream.Run(streamCtx)
-		if streamCtx.Err() != nil {
-			return nil
+		if err := d.Stream.Run(streamCtx); streamCtx.Err() == nil {
+			return fmt.Errorf("stream: %w", err)
 		}
-		return fmt.Errorf("stream: %w", err)
+		return nil // it was told to end
 	})
 	group.Go(func() error {
 		defer stopStream() // the engine's last confirmation still needs it
-		var stream maintain.Stream = Adapt(d.Stream)
+		stream := Adapt(d.Stream)
 		if o.Wrap != nil {
 			stream = o.Wrap(stream)
 		}

@@ -67,10 +67,12 @@ var trade = sample{
 		{name: "price_list", want: residual, body: `
 			SELECT category_id, product_id, product_name, unit_price, dense_rank() OVER (PARTITION BY category_id ORDER BY unit_price DESC) AS place,
 			       unit_price - avg(unit_price) OVER (PARTITION BY category_id) AS above FROM product`},
-		{name: "shippers_late", want: residual, body: `
+		{
+			name: "shippers_late", want: residual, body: `
 			SELECT s.company_name, count(*) FILTER (WHERE o.shipped_date > o.required_date) AS late, count(*) AS shipped
 			  FROM shipper s JOIN orders o ON o.ship_via = s.shipper_id GROUP BY s.shipper_id`,
-			refused: "no_key", why: "two shippers of one name and numbers would be two rows alike"},
+			refused: "no_key", why: "two shippers of one name and numbers would be two rows alike",
+		},
 		{name: "above_average", want: floor, why: "each row is compared with the average of all", body: `
 			SELECT product_id, product_name, unit_price FROM product WHERE unit_price > (SELECT avg(unit_price) FROM product) ORDER BY unit_price DESC`},
 		{name: "dearest", want: floor, why: "a LIMIT over everything: any row may enter the first ten", body: `

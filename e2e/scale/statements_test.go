@@ -82,7 +82,7 @@ func observed(t *testing.T, n int) []string {
 	}
 	tr := &tracer{}
 	d := daemon.Start(t, db, daemon.Options{Views: views, Level: slog.LevelWarn, Unchecked: true, Engine: func(o *maintain.Options) {
-		o.Connect = func(ctx context.Context, purpose string) (*pgx.Conn, error) {
+		o.Connect = func(ctx context.Context, _ string) (*pgx.Conn, error) {
 			config, err := pgx.ParseConfig(db.URL)
 			if err != nil {
 				return nil, err

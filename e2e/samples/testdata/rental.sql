@@ -13,7 +13,7 @@ CREATE TABLE customer (
     email text, address_id int REFERENCES address ON DELETE SET NULL, activebool boolean NOT NULL DEFAULT true
 );
 CREATE TABLE language (language_id int PRIMARY KEY, name char(20) NOT NULL);
-CREATE TABLE category (category_id int PRIMARY KEY, name text NOT NULL);
+CREATE TABLE category (category_id int PRIMARY KEY, name varchar(25) NOT NULL);
 CREATE TABLE actor (actor_id int PRIMARY KEY, first_name text NOT NULL, last_name text NOT NULL);
 CREATE TABLE film (
     film_id int PRIMARY KEY, title text NOT NULL, description text, release_year year, language_id int NOT NULL REFERENCES language ON DELETE CASCADE,
