@@ -81,8 +81,10 @@ func (s *Session) Reshape(ctx context.Context, tx pgx.Tx, l *Layout) error {
 	statements := []definition{{"companion", "DROP TABLE IF EXISTS " + s.host.companion(l)}}
 	for i, c := range l.Columns {
 		if !c.NotNull && !slices.Contains(l.Key, i) {
-			statements = append(statements, definition{"column " + c.Name,
-				"ALTER TABLE " + l.Name.SQL() + " ALTER COLUMN " + pgx.Identifier{c.Name}.Sanitize() + " DROP NOT NULL"})
+			statements = append(statements, definition{
+				"column " + c.Name,
+				"ALTER TABLE " + l.Name.SQL() + " ALTER COLUMN " + pgx.Identifier{c.Name}.Sanitize() + " DROP NOT NULL",
+			})
 		}
 	}
 	if len(l.Hidden) > 0 {

@@ -111,8 +111,8 @@ func (s *statement) old(catalog string) string {
 	rows := "SELECT " + ctids + ", " + list(prefixed("s.", visible), prefixed("s.", hidden)) +
 		"\nFROM " + s.stored(catalog) + "\nWHERE ("
 	text := rows + s.merge.Touched + "\n)"
-	if any := s.merge.TouchedBy; len(any) > 0 {
-		text = rows + strings.Join(any, "\n)\nUNION ALL "+rows) + "\n)"
+	if by := s.merge.TouchedBy; len(by) > 0 {
+		text = rows + strings.Join(by, "\n)\nUNION ALL "+rows) + "\n)"
 	}
 	if len(s.merge.TouchedBy) > 1 {
 		text = "SELECT DISTINCT ON (t) * FROM (" + text + ") u"

@@ -54,7 +54,7 @@ func (a *auditor) step(ctx context.Context, e *Engine, now time.Time) error {
 		select {
 		case res := <-a.done:
 			a.done = nil
-			a.close()
+			a.close(ctx)
 			return e.audited(ctx, res)
 		default:
 			return nil
@@ -65,7 +65,7 @@ func (a *auditor) step(ctx context.Context, e *Engine, now time.Time) error {
 			return nil
 		}
 		job := a.job
-		a.close()
+		a.close(ctx)
 		return e.audited(ctx, audited{job: job, verdict: Verdict{View: job.view.name, Skipped: "no round with its snapshot committed; try again"}})
 	}
 	if !a.pick(e, now) {
@@ -73,7 +73,7 @@ func (a *auditor) step(ctx context.Context, e *Engine, now time.Time) error {
 	}
 	if err := a.begin(ctx, e); err != nil {
 		job := a.job
-		a.close()
+		a.close(ctx)
 		return e.audited(ctx, audited{job: job, err: err})
 	}
 	return nil
@@ -199,14 +199,14 @@ func bodyOf(v *view) string {
 // abandon gives up the job whose snapshot no round can import.
 func (a *auditor) abandon(ctx context.Context, e *Engine, why error) {
 	job := a.job
-	a.close()
+	a.close(ctx)
 	if err := e.audited(ctx, audited{job: job, err: why}); err != nil {
 		e.log.Warn("could not answer a request", "view", job.view.name, "err", redact(err)) // it is taken up again
 	}
 }
 
 // stop ends a comparison that is under way.
-func (a *auditor) stop() {
+func (a *auditor) stop(ctx context.Context) {
 	if a.done != nil {
 		if a.cancel != nil {
 			a.cancel()
@@ -214,13 +214,13 @@ func (a *auditor) stop() {
 		<-a.done
 		a.done = nil
 	}
-	a.close()
+	a.close(ctx)
 }
 
 // close ends session V; its transaction only read.
-func (a *auditor) close() {
+func (a *auditor) close(ctx context.Context) {
 	if a.body != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
 		_ = a.body.Close(ctx)
 		a.body = nil

@@ -183,7 +183,7 @@ func (e *Engine) Sources() []uint32 {
 // what to do.
 func (e *Engine) Run(ctx context.Context, stream Stream) error {
 	e.stream = stream
-	defer e.Close()
+	defer e.Close(ctx)
 	for {
 		if err := e.wait(ctx); err != nil {
 			return e.stopped(ctx, err)
@@ -197,7 +197,7 @@ func (e *Engine) Run(ctx context.Context, stream Stream) error {
 // RunOnce brings every view to the moment of the call, then returns.
 func (e *Engine) RunOnce(ctx context.Context, stream Stream) error {
 	e.stream = stream
-	defer e.Close()
+	defer e.Close(ctx)
 	var target ingest.Snapshot
 	for {
 		look, err := e.look(ctx)

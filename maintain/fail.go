@@ -73,7 +73,7 @@ func (e *Engine) survive(ctx context.Context, err error) error {
 		return e.again(ctx, retryBarrier)
 	case e.broken(err):
 		e.log.Warn("a connection was lost; reconnecting", "err", redact(err))
-		e.drop()
+		e.drop(ctx)
 		return e.again(ctx, retryConnection)
 	case errors.Is(err, errImport):
 		e.audit.abandon(ctx, e, err)
@@ -81,7 +81,7 @@ func (e *Engine) survive(ctx context.Context, err error) error {
 	case passing(err):
 		return e.again(ctx, retrySerialization)
 	case backing.StalePlan(err) && e.pauses[retrySchema] < 3:
-		e.drop() // prepared statements that a DDL made invalid go with their session
+		e.drop(ctx) // prepared statements that a DDL made invalid go with their session
 		return e.again(ctx, retrySchema)
 	case yielded(err) && !errors.As(err, &failed):
 		return e.again(ctx, retryLock)
@@ -93,7 +93,7 @@ func (e *Engine) survive(ctx context.Context, err error) error {
 		return e.again(ctx, retryView)
 	}
 	e.log.Error("a round failed and is tried again", "err", redact(err))
-	e.drop()
+	e.drop(ctx)
 	return e.again(ctx, retryOther)
 }
 

@@ -38,7 +38,7 @@ func (e *Engine) rewind(ctx context.Context, progress backing.Progress, recorded
 		return &fatalError{err}
 	}
 	e.stream.Rewind()
-	e.audit.stop()
+	e.audit.stop(ctx)
 	e.newest, e.confirm, e.drain, e.requests = asOf{}, confirmation{}, drain{}, nil
 	e.recorded = progress.Snapshot
 	if !e.gapped.IsZero() && progress.Snapshot.String() == e.gapped.String() {

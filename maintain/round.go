@@ -349,6 +349,6 @@ func (r *round) rollback(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	if _, err := r.e.main.Exec(ctx, "ROLLBACK"); err != nil {
-		r.e.drop() // a session in doubt is not used again
+		r.e.drop(ctx) // a session in doubt is not used again
 	}
 }

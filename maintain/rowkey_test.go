@@ -12,8 +12,19 @@ func TestRowKeyTellsRowsApart(t *testing.T) {
 	t.Parallel()
 	text := ingest.Text
 	rows := []ingest.Row{
-		{}, {ingest.Null}, {text("")}, {text("-")}, {text("0:")}, {ingest.Null, ingest.Null}, {ingest.Null, text("")}, {text(""), ingest.Null},
-		{text("a"), text("b")}, {text("ab"), text("")}, {text(""), text("ab")}, {text("a1:b")}, {text("1:a"), text("b")},
+		{},
+		{ingest.Null},
+		{text("")},
+		{text("-")},
+		{text("0:")},
+		{ingest.Null, ingest.Null},
+		{ingest.Null, text("")},
+		{text(""), ingest.Null},
+		{text("a"), text("b")},
+		{text("ab"), text("")},
+		{text(""), text("ab")},
+		{text("a1:b")},
+		{text("1:a"), text("b")},
 	}
 	seen := map[string]ingest.Row{}
 	for _, row := range rows {

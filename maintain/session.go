@@ -69,8 +69,8 @@ func (e *Engine) openSession(ctx context.Context) error {
 }
 
 // drop closes the sessions; the next round opens new ones. What is pending stays.
-func (e *Engine) drop() {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+func (e *Engine) drop(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	for _, c := range []*pgx.Conn{e.main, e.side} {
 		if c != nil {
@@ -81,9 +81,9 @@ func (e *Engine) drop() {
 }
 
 // Close gives up the leader's lock and closes the sessions.
-func (e *Engine) Close() {
-	e.audit.stop()
-	e.drop()
+func (e *Engine) Close(ctx context.Context) {
+	e.audit.stop(ctx)
+	e.drop(ctx)
 	e.leads = false
 	if err := e.batch.Close(); err != nil {
 		e.log.Debug("let go of pending transactions", "err", err)

@@ -36,7 +36,7 @@ func sideEngine(t *testing.T, db *pgtest.DB, p Publisher, views ...plans.Declara
 		Planner: plans.Options{SearchPath: []string{"public"}},
 		Connect: func(ctx context.Context, _ string) (*pgx.Conn, error) { return pgx.ConnectConfig(ctx, config.Copy()) },
 	})
-	t.Cleanup(e.Close)
+	t.Cleanup(func() { e.Close(context.WithoutCancel(t.Context())) })
 	n, err := e.Prepare(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, len(views), n, "%v", e.Refused())
@@ -173,7 +173,7 @@ func TestRefusedConsumerIsNoConsumer(t *testing.T) {
 		Planner: plans.Options{SearchPath: []string{"public"}},
 		Connect: func(ctx context.Context, _ string) (*pgx.Conn, error) { return pgx.ConnectConfig(ctx, config.Copy()) },
 	})
-	defer e.Close()
+	defer e.Close(t.Context())
 	n, err := e.Prepare(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, 1, n)

@@ -230,9 +230,9 @@ func TestSitBacksOff(t *testing.T) {
 			require.LessOrEqual(t, wait, 5*time.Second)
 			require.Equal(t, `lock "public"."ta": held`, a.problem())
 			require.Equal(t, Live, a.state, "attempt %d: it keeps its state and its pending work", i)
-			time.Sleep(wait - 1)
+			<-time.After(wait - 1)
 			require.False(t, a.moves(time.Now()))
-			time.Sleep(1)
+			<-time.After(1)
 			require.True(t, a.moves(time.Now()))
 			require.True(t, b.moves(time.Now()))
 			last = wait
@@ -271,11 +271,11 @@ func TestIntervalsComeTogether(t *testing.T) {
 			return moved
 		}
 		require.Equal(t, []*view{a, b, c}, round(nil))
-		time.Sleep(time.Until(b.next))
+		<-time.After(time.Until(b.next))
 		require.Equal(t, []*view{a}, round(b))
-		time.Sleep(time.Until(b.next))
+		<-time.After(time.Until(b.next))
 		require.Equal(t, []*view{b}, round(nil), "it catches up alone")
-		time.Sleep(time.Until(b.next))
+		<-time.After(time.Until(b.next))
 		require.Equal(t, []*view{a, b, c}, round(nil))
 	})
 }
@@ -323,7 +323,7 @@ func TestSetAside(t *testing.T) {
 			require.Contains(t, v.problem(), "22P02")
 			require.NotContains(t, v.problem(), "secret")
 			require.Contains(t, e.row(v).Error, "secret", "the whole error stands in mvsync.views")
-			time.Sleep(wait)
+			<-time.After(wait)
 		}
 		require.Equal(t, 256*time.Second, last)
 	})
@@ -352,7 +352,7 @@ func TestStatus(t *testing.T) {
 		for _, v := range e.views {
 			v.asOf.at = time.Now()
 		}
-		time.Sleep(time.Minute)
+		<-time.After(time.Minute)
 		e.publish()
 		s := e.Status()
 		require.True(t, s.Ready)

@@ -101,7 +101,7 @@ type verdict struct {
 // judge plans the views of a configuration, changing nothing. Verdicts come in the order of the file.
 func (s *source) judge(ctx context.Context) ([]verdict, error) {
 	engine := maintain.New(s.options(discard(), nil))
-	defer engine.Close() //nolint:contextcheck // it closes, whatever became of the context
+	defer engine.Close(ctx)
 	if _, err := engine.Prepare(ctx); err != nil {
 		return nil, err
 	}

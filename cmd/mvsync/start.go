@@ -40,7 +40,7 @@ func (s *service) start(ctx context.Context, gap string) error {
 		err = s.create(ctx, gap)
 	}
 	if err != nil {
-		s.engine.Close() //nolint:contextcheck // it closes, whatever became of the context
+		s.engine.Close(ctx)
 	}
 	return err
 }
@@ -251,7 +251,7 @@ func (s *service) undo(ctx context.Context, host *backing.Host, made replication
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), longest)
 	defer cancel()
 	// The engine's session holds locks in the catalog.
-	s.engine.Close() //nolint:contextcheck // as above
+	s.engine.Close(ctx)
 	target := s.source.target()
 	if !made.SlotCreated {
 		target.Slot = ""

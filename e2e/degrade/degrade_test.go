@@ -43,7 +43,7 @@ func keep(t *testing.T, db *pgtest.DB, degrade bool) *daemon.Daemon {
 	for _, v := range views {
 		pgtest.Eventually(t, limit, func() error {
 			if s := d.View(v.Name.Name); s.State != maintain.Live {
-				return fmt.Errorf("%s is %s (%v)", v.Name, s.State, s.Err)
+				return fmt.Errorf("%s is %s: %w", v.Name, s.State, s.Err)
 			}
 			return nil
 		})

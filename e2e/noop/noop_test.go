@@ -223,35 +223,43 @@ func TestRealChanges(t *testing.T) {
 			map[string]int{"projected": 1, "added": 1, "averaged": 1, "listed": 1, "joined": 1, "rebuilt": 1},
 		},
 		{
-			"a value that is no extreme", []string{"UPDATE lot SET val = 0 WHERE id = 7"},
+			"a value that is no extreme",
+			[]string{"UPDATE lot SET val = 0 WHERE id = 7"},
 			map[string]int{"projected": 1, "added": 1, "averaged": 1, "listed": 1, "joined": 1},
 		},
 		{
-			"two values that level out", []string{"UPDATE lot SET val = val + 1 WHERE id = 14; UPDATE lot SET val = val - 1 WHERE id = 24"},
+			"two values that level out",
+			[]string{"UPDATE lot SET val = val + 1 WHERE id = 14; UPDATE lot SET val = val - 1 WHERE id = 24"},
 			map[string]int{"projected": 2, "listed": 1, "joined": 2},
 		},
 		{
-			"one word of three", []string{"UPDATE lot SET words = 'a B c' WHERE id = 3"},
+			"one word of three",
+			[]string{"UPDATE lot SET words = 'a B c' WHERE id = 3"},
 			map[string]int{"fanned": 1},
 		},
 		{
-			"a label", []string{"UPDATE kind SET label = 'other' WHERE id = 2"},
+			"a label",
+			[]string{"UPDATE kind SET label = 'other' WHERE id = 2"},
 			map[string]int{"joined": 10},
 		},
 		{
-			"two places exchanged", []string{"UPDATE lot SET val = CASE id WHEN 35 THEN 45 ELSE 35 END WHERE id IN (35, 45)"},
+			"two places exchanged",
+			[]string{"UPDATE lot SET val = CASE id WHEN 35 THEN 45 ELSE 35 END WHERE id IN (35, 45)"},
 			map[string]int{"projected": 2, "ranked": 2, "joined": 2, "listed": 0},
 		},
 		{
-			"another group, in a second transaction", []string{"UPDATE lot SET val = 1000 WHERE id = 1", "UPDATE lot SET val = 1, grp = 2 WHERE id = 1"},
+			"another group, in a second transaction",
+			[]string{"UPDATE lot SET val = 1000 WHERE id = 1", "UPDATE lot SET val = 1, grp = 2 WHERE id = 1"},
 			map[string]int{"projected": 1, "added": 2, "averaged": 2, "listed": 2, "joined": 1, "ranked": 1},
 		},
 		{
-			"a new row", []string{"INSERT INTO lot VALUES (600, 4, 1, 'x')"},
+			"a new row",
+			[]string{"INSERT INTO lot VALUES (600, 4, 1, 'x')"},
 			map[string]int{"projected": 1, "added": 1, "averaged": 1, "listed": 1, "ranked": 1, "fanned": 1, "joined": 1},
 		},
 		{
-			"a row less", []string{"DELETE FROM lot WHERE id = 600"},
+			"a row less",
+			[]string{"DELETE FROM lot WHERE id = 600"},
 			map[string]int{"projected": 1, "added": 1, "averaged": 1, "listed": 1, "ranked": 1, "fanned": 1, "joined": 1},
 		},
 	} {

@@ -67,7 +67,7 @@ func becomes(t *testing.T, d *daemon.Daemon, view string, want maintain.State) m
 	var v maintain.ViewStatus
 	pgtest.Eventually(t, limit, func() error {
 		if v = d.View(view); v.State != want {
-			return fmt.Errorf("%s is %s (%v), want %s", view, v.State, v.Err, want)
+			return fmt.Errorf("%s is %s, want %s: %w", view, v.State, want, v.Err)
 		}
 		return nil
 	})

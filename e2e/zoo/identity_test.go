@@ -36,7 +36,7 @@ func TestWeakestIdentities(t *testing.T) {
 					require.Equal(t, s.want, d.View(s.name).Strategy, s.name)
 				}
 			}
-			run(t, db, d, weakRounds, workload.Options{})
+			run(t, db, d, weakRounds, workload.Options{Pause: writerPause})
 		})
 	}
 }
@@ -122,7 +122,7 @@ func (s *shape) identities() map[string]string {
 }
 
 func tokens(sql string) []string {
-	return strings.FieldsFunc(sql, func(r rune) bool { return !(r == '_' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z') })
+	return strings.FieldsFunc(sql, func(r rune) bool { return r != '_' && (r < '0' || r > '9') && (r < 'a' || r > 'z') })
 }
 
 // identify gives a table an identity that holds the named columns and no others but

@@ -31,7 +31,7 @@ func TestExactRounds(t *testing.T) {
 		daemon.View("having", `select bucket, string_agg(p::text, ',' order by p, pk) from item group by bucket having count(*) > 1`),
 		daemon.View("facts", `select d.label, count(*), sum(f.amt) from fact f join dim d on d.id = f.dim_id group by d.label`),
 	}})
-	w := write(t, db, workload.Options{Pause: 5 * time.Millisecond})
+	w := write(t, db, workload.Options{Pause: 10 * time.Millisecond})
 	err := d.Reach(*exactRounds, time.Duration(*exactRounds)*roundLimit/10)
 	w.stop(t)
 	c := w.Counters()

@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/mvsync/mvsync/e2e/daemon"
+	"github.com/mvsync/mvsync/e2e/oracle"
 	"github.com/mvsync/mvsync/plans"
 )
 
@@ -182,3 +183,16 @@ func (s *shape) kept() bool { return !unplanned[s.name] && !unkept[s.name] }
 
 // arm reports whether the shape is maintained by an arm of its own.
 func (s *shape) arm() bool { return s.kept() && s.want != floor && !awaiting[s.name] }
+
+// comparison says in which columns the shape and its twin may differ.
+func (s *shape) comparison() oracle.Options {
+	switch s.name {
+	case "r2":
+		return oracle.Options{Float: []string{"sf", "af"}}
+	case "r5":
+		return oracle.Options{Representative: []string{"key"}}
+	case "r6":
+		return oracle.Options{Representative: []string{"k"}}
+	}
+	return oracle.Options{}
+}
