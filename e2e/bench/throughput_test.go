@@ -19,6 +19,7 @@ import (
 	"github.com/mvsync/mvsync/e2e/oracle"
 	"github.com/mvsync/mvsync/e2e/pgtest"
 	"github.com/mvsync/mvsync/internal/pgserver"
+	"github.com/mvsync/mvsync/maintain"
 	"github.com/mvsync/mvsync/plans"
 )
 
@@ -175,7 +176,11 @@ func keep(views ...plans.Declaration) func(*testing.T, *rig) {
 // runOnce brings the views to now. The clock runs while the stream does: compiling the views is no part of it.
 func runOnce(t *testing.T, r *rig, _ pglogrepl.LSN) time.Duration {
 	t.Helper()
-	d, err := daemon.Launch(t, r.db, daemon.Options{Views: r.views, Unchecked: true, Once: true, Log: &bytes.Buffer{}})
+	d, err := daemon.Launch(t, r.db, daemon.Options{
+		Views: r.views, Unchecked: true, Once: true, Log: &bytes.Buffer{},
+		// Enough for all details of the backlog: a reconcile is not what is measured.
+		Engine: func(o *maintain.Options) { o.Memory = max(o.Memory, int64(*changes)*2048) },
+	})
 	require.NoError(t, err)
 	began := time.Now()
 	<-d.Done()
