@@ -12,7 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
@@ -321,6 +323,9 @@ func (d *Daemon) check(o Options) func(context.Context, *pgx.Conn, []maintain.Ch
 		}
 		d.rounds.Add(1)
 		err := c.Check(ctx, savepoint{conn: conn})
+		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == pgerrcode.QueryCanceled {
+			return err // the round gives way to somebody, or its session was ended
+		}
 		if err != nil {
 			err = fmt.Errorf("round %d at %s: %w", d.rounds.Load(), snapshotOf(views), err)
 		}

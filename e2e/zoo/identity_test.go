@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/mvsync/mvsync/e2e/daemon"
 	"github.com/mvsync/mvsync/e2e/pgtest"
 	"github.com/mvsync/mvsync/e2e/workload"
@@ -29,13 +27,8 @@ func TestWeakestIdentities(t *testing.T) {
 			for table, identity := range g.identities {
 				identify(t, db, table, identity)
 			}
-			// The planner requires identities, so a strategy that wants more is refused.
+			requireStrategies(t, db, g.shapes) // a strategy that wants more is refused
 			d := keep(t, db, daemon.Options{Views: views(g.shapes, false)})
-			for _, s := range g.shapes {
-				if s.arm() {
-					require.Equal(t, s.want, d.View(s.name).Strategy, s.name)
-				}
-			}
 			run(t, db, d, weakRounds, workload.Options{Pause: writerPause})
 		})
 	}
@@ -63,9 +56,6 @@ func (g *group) name() string {
 func groups(list []shape) []*group {
 	var out []*group
 	for _, s := range list {
-		if !s.kept() {
-			continue
-		}
 		i := slices.IndexFunc(out, func(g *group) bool { return g.fits(&s) })
 		if i < 0 {
 			out = append(out, &group{identities: map[string]string{}})
@@ -133,8 +123,9 @@ func identify(t *testing.T, db *pgtest.DB, table, identity string) {
 	if identity == "" {
 		return
 	}
-	nullable := db.Value(t, `SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = $1::regclass AND attname = ANY (string_to_array($2, ', ')) AND NOT attnotnull)`, table, identity)
-	leaves := db.Query(t, `SELECT relid::regclass::text FROM pg_partition_tree($1) WHERE isleaf UNION SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = $1::regclass AND (SELECT relkind = 'r' FROM pg_class WHERE oid = inhparent) UNION SELECT $1 FROM pg_class WHERE oid = $1::regclass AND relkind = 'r'`, table)
+	nullable := db.Value(t, `SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = $1::text::regclass AND attname = ANY (string_to_array($2, ', ')) AND NOT attnotnull)`, table, identity)
+	leaves := db.Query(t, `SELECT oid::regclass::text FROM pg_class WHERE relkind = 'r'
+		AND (oid = $1::text::regclass OR oid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = $1::text::regclass))`, table)
 	for _, leaf := range leaves {
 		name := leaf[0]
 		if identity == "full" || nullable == "t" {
@@ -142,7 +133,7 @@ func identify(t *testing.T, db *pgtest.DB, table, identity string) {
 			continue
 		}
 		key := db.Value(t, `SELECT string_agg(a.attname, ', ') FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey)
-			WHERE i.indrelid = $1::regclass AND i.indisprimary AND NOT a.attname = ANY (string_to_array($2, ', '))`, name, identity)
+			WHERE i.indrelid = $1::text::regclass AND i.indisprimary AND NOT a.attname = ANY (string_to_array($2, ', '))`, name, identity)
 		columns := identity
 		if key != "NULL" {
 			columns += ", " + key
