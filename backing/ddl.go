@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/mvsync/mvsync/ingest"
 )
 
 // privileges are those that a grant on a backing table may give: nobody else writes it.
@@ -73,7 +75,8 @@ func (s *Session) create(ctx context.Context, tx pgx.Tx, l *Layout) error {
 }
 
 // Reshape fits the tables of a view to another layout of the same columns: the companion is made anew, empty, and columns
-// that may be NULL now lose their constraint. The view must be reconciled in the same transaction.
+// that may be NULL now lose their constraint; with HashKey a hash takes the place of the key's own index. The view must be
+// reconciled in the same transaction.
 func (s *Session) Reshape(ctx context.Context, tx pgx.Tx, l *Layout) error {
 	if err := s.learn(ctx, tx, l); err != nil {
 		return fmt.Errorf("reshape %s: %w", l.Name, err)
@@ -87,6 +90,12 @@ func (s *Session) Reshape(ctx context.Context, tx pgx.Tx, l *Layout) error {
 			})
 		}
 	}
+	if hashed, err := s.host.Hashed(ctx, tx, l); err != nil {
+		return err
+	} else if l.HashKey && !hashed {
+		statements = append(statements, definition{"key", dropKey(l)})
+		statements = append(statements, s.keyDDL(l)...)
+	}
 	if len(l.Hidden) > 0 {
 		statements = append(statements, s.companionDDL(l)...)
 	}
@@ -96,6 +105,39 @@ func (s *Session) Reshape(ctx context.Context, tx pgx.Tx, l *Layout) error {
 		}
 	}
 	return nil
+}
+
+// dropKey drops the constraint that keeps the key unique, whatever it is called.
+func dropKey(l *Layout) string {
+	return "DO LANGUAGE plpgsql " + literal(fmt.Sprintf(`DECLARE c name;
+BEGIN
+FOR c IN SELECT k.conname FROM pg_catalog.pg_constraint k WHERE k.conrelid = %[1]s::regclass AND k.contype IN ('p', 'u') AND NOT k.condeferrable
+	AND (SELECT array_agg(a.attname::text ORDER BY a.attname) FROM pg_catalog.pg_attribute a WHERE a.attrelid = k.conrelid AND a.attnum = ANY (k.conkey))
+	= (SELECT array_agg(n ORDER BY n) FROM unnest(%[2]s::text[]) n) LOOP
+EXECUTE format('ALTER TABLE %%s DROP CONSTRAINT %%I', %[1]s, c);
+END LOOP;
+END`, literal(l.Name.SQL()), literal(textArray(l.keyColumns()))))
+}
+
+// textArray is an array of the columns' names as text.
+func textArray(columns []Column) string {
+	values := make([]ingest.Value, len(columns))
+	for i, c := range columns {
+		values[i] = ingest.Text(c.Name)
+	}
+	return arrayLiteral(len(values), ',', func(n int) ingest.Value { return values[n] })
+}
+
+// Hashed reports whether the view's table is kept unique by a hash of its key, since no index could hold a key itself.
+func (h *Host) Hashed(ctx context.Context, q Querier, l *Layout) (bool, error) {
+	var hashed bool
+	err := q.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_catalog.pg_index x JOIN pg_catalog.pg_depend d ON d.objid = x.indexrelid
+		WHERE x.indrelid = pg_catalog.to_regclass($1) AND d.refobjid = pg_catalog.to_regprocedure($2))`,
+		l.Name.SQL(), h.own("row_hash")+"(record)").Scan(&hashed)
+	if err != nil {
+		return false, fmt.Errorf("look at the key of %s: %w", l.Name, err)
+	}
+	return hashed, nil
 }
 
 // Fits reports whether the view's tables have the layout's companion, and no constraint that its columns may violate.
@@ -110,6 +152,10 @@ func (h *Host) Fits(ctx context.Context, q Querier, l *Layout) (bool, error) {
 		l.Name.SQL(), h.companion(l)).Scan(&strict, &found)
 	if err != nil {
 		return false, fmt.Errorf("look at the tables of %s: %w", l.Name, err)
+	}
+	hashed, err := h.Hashed(ctx, q, l)
+	if err != nil || hashed != l.HashKey {
+		return false, err
 	}
 	for i, c := range l.Columns {
 		if !c.NotNull && !slices.Contains(l.Key, i) && slices.Contains(strict, c.Name) {

@@ -223,6 +223,12 @@ func (e *Engine) adopt(ctx context.Context, v *view, rows []backing.View, resume
 	v.layout.ID = row.ID
 	v.exists = oid != 0 && owner == row.ID
 	v.setTable(oid)
+	if v.exists {
+		if v.hashKey, err = e.host.Hashed(ctx, e.side, v.layout); err != nil {
+			return err
+		}
+		v.layout.HashKey = v.hashKey
+	}
 	switch {
 	case !v.exists:
 		v.work.demand(reasonCreate)

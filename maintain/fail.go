@@ -128,6 +128,13 @@ func (e *Engine) setAside(f *viewError) {
 		v.sit(now, errYielded)
 		return
 	}
+	if code(f.err) == pgerrcode.ProgramLimitExceeded && !v.layout.HashKey && len(v.plan.Key) > 0 {
+		// No index holds a key of that length: the next round puts a hash in its place.
+		v.hashKey, v.layout.HashKey = true, true
+		v.work.demand(reasonRetry)
+		e.log.Info("a key is too long for an index; its hash is indexed instead", "view", v.name)
+		return
+	}
 	v.failures++
 	v.err = f.err
 	v.retry = now.Add(min(time.Second<<min(v.failures-1, 8), 5*time.Minute))

@@ -87,6 +87,7 @@ func (e *Engine) take(v *view, p *plans.Plan) {
 		id = v.layout.ID
 	}
 	v.layout = layoutOf(p, e.o.Tables[v.decl.Name], id)
+	v.layout.HashKey = v.hashKey
 	e.link(v)
 }
 

@@ -42,3 +42,22 @@ func TestDroppedTableComesBack(t *testing.T) {
 	db.Exec(t, "DROP TABLE public.groups; INSERT INTO item VALUES (100, 9, 1)")
 	eventually(t, db, "4", "SELECT count(*) FROM public.groups")
 }
+
+// TestKeysTooLongForAnIndex groups by texts of which one is longer than any index
+// entry may be, alone and after others, and again after a restart.
+func TestKeysTooLongForAnIndex(t *testing.T) {
+	db := pgtest.New(t)
+	db.Exec(t, "CREATE TABLE note (id int PRIMARY KEY, body text NOT NULL, n int); ALTER TABLE note REPLICA IDENTITY FULL; INSERT INTO note VALUES (1, 'short', 1)")
+	o := daemon.Options{Views: []plans.Declaration{
+		daemon.View("bodies", "SELECT body, sum(n) AS s FROM public.note GROUP BY body"),
+	}}
+	d := daemon.Start(t, db, o)
+	eventually(t, db, "1", "SELECT count(*) FROM public.bodies")
+	long := "(SELECT string_agg(md5(i::text), '') FROM generate_series(1, 500) i)"
+	db.Exec(t, "INSERT INTO note VALUES (2, "+long+", 2), (3, "+long+", 3)")
+	eventually(t, db, "5", "SELECT s FROM public.bodies WHERE length(body) > 10000")
+	d.Stop()
+	daemon.Start(t, db, o)
+	db.Exec(t, "DELETE FROM note WHERE id = 2; INSERT INTO note VALUES (4, "+long+" || 'x', 7)")
+	eventually(t, db, "3,7", "SELECT string_agg(s::text, ',' ORDER BY s) FROM public.bodies WHERE length(body) > 10000")
+}

@@ -27,6 +27,7 @@ type view struct {
 	decl      plans.Declaration
 	plan      *plans.Plan
 	layout    *backing.Layout
+	hashKey   bool          // keys were too long for an index, so their hashes are indexed
 	exists    bool          // the backing table exists
 	oid       uint32        // of the backing table
 	described *ingest.Table // the backing table as its consumers' source
