@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -183,7 +184,16 @@ func (tr *tracer) round(t *testing.T) []string {
 			out = append(out, s.sql)
 		}
 	}
-	return out
+	// Rounds before and after this one, which somebody waited for, are none of its own.
+	wrote := slices.IndexFunc(out, func(sql string) bool { return strings.Contains(sql, "projected_01") })
+	from := 0
+	for i, sql := range out[:wrote] {
+		if sql == "COMMIT" {
+			from = i + 1
+		}
+	}
+	to := wrote + slices.Index(out[wrote:], "COMMIT") + 1
+	return out[from:to]
 }
 
 func live(d *daemon.Daemon) error {
