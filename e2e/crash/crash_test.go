@@ -16,7 +16,7 @@ import (
 )
 
 var (
-	daemonKills = flag.Int("crash.daemon-kills", 50, "how often the daemon is killed")
+	daemonKills = flag.Int("crash.daemon-kills", 20, "how often the daemon is killed")
 	serverKills = flag.Int("crash.server-kills", 5, "how often the server is killed")
 	seed        = flag.Uint64("crash.seed", 1, "of the workload and of the moments")
 )
