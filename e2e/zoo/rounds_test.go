@@ -21,7 +21,9 @@ var exactRounds = flag.Int64("zoo.exact-rounds", 2000, "rounds of TestExactRound
 // TOAST and stay unchanged.
 func TestExactRounds(t *testing.T) {
 	t.Parallel()
-	db := fixtures(t, map[string]workload.Identity{"item": workload.IdentityFull, "nul": workload.IdentityFull, "part": workload.IdentityFull})
+	db := fixtures(t, map[string]workload.Identity{
+		"item": workload.IdentityFull, "nul": workload.IdentityFull, "part": workload.IdentityFull, "dim": workload.IdentityFull, "fact": workload.IdentityFull,
+	})
 	d := keep(t, db, daemon.Options{Views: []plans.Declaration{
 		daemon.View("filtered", `select pk, p, q from item where bucket > 5`),
 		daemon.View("texts", `select id, body, d from txt where j is not null`), // default identity: unchanged TOAST is missing

@@ -2,6 +2,7 @@ package zoo
 
 import (
 	"strings"
+	"time"
 
 	"github.com/mvsync/mvsync/e2e/daemon"
 	"github.com/mvsync/mvsync/e2e/oracle"
@@ -133,6 +134,10 @@ CREATE TABLE parent (id int PRIMARY KEY, v int NOT NULL);
 CREATE TABLE child (more text, PRIMARY KEY (id)) INHERITS (parent);
 `
 
+// twinEvery is how often the twins move. Evaluated in each round, they would cost more
+// than all the rest.
+const twinEvery = 3 * time.Second
+
 // twinOf names the full-rebuild twin of a shape.
 func twinOf(name string) string { return name + "_twin" }
 
@@ -148,7 +153,7 @@ func views(list []shape, twins bool) []plans.Declaration {
 			continue
 		}
 		d := daemon.View(twinOf(s.name), s.body)
-		d.Force = floor
+		d.Force, d.Every = floor, twinEvery
 		out = append(out, d)
 	}
 	return out

@@ -191,6 +191,9 @@ func write(t *testing.T, db *pgtest.DB, o workload.Options) *writers {
 		o.Spec = tables(t, db)
 	}
 	o.Seed, o.AsyncHalf, o.Truncate, o.TwoPhase, o.Journal = seedOf(), true, true, true, 15
+	if o.Weights == nil {
+		o.Weights = seldomTruncate()
+	}
 	w, err := workload.New(pool, o)
 	require.NoError(t, err)
 	run := &writers{Workload: w, done: make(chan error, 1), pool: pool}
@@ -198,6 +201,18 @@ func write(t *testing.T, db *pgtest.DB, o workload.Options) *writers {
 	go func() { run.done <- w.Run(ctx) }()
 	t.Cleanup(func() { run.stop(t) })
 	return run
+}
+
+// seldomTruncate makes TRUNCATE rarer than it is by default: a round over all shapes is
+// long, and is begun anew for each that waits.
+func seldomTruncate() workload.Weights {
+	weights := workload.DefaultWeights()
+	for kind := range weights {
+		if kind != workload.Truncate {
+			weights[kind] *= 20
+		}
+	}
+	return weights
 }
 
 // stop ends the writers; it may be called again.
