@@ -201,6 +201,16 @@ func gapOf(o Origin, p backing.Progress, recorded bool) string {
 	return ""
 }
 
+// learnKey finds out how the view's table is kept unique.
+func (e *Engine) learnKey(ctx context.Context, v *view) (err error) {
+	if !v.exists {
+		return nil
+	}
+	v.hashKey, err = e.host.Hashed(ctx, e.side, v.layout)
+	v.layout.HashKey = v.hashKey
+	return err
+}
+
 // adopt takes a view's row of the catalog over, or adds one.
 func (e *Engine) adopt(ctx context.Context, v *view, rows []backing.View, resume bool) error {
 	e.observe.ViewDeclared(v.name, string(v.plan.Strategy))
@@ -223,11 +233,8 @@ func (e *Engine) adopt(ctx context.Context, v *view, rows []backing.View, resume
 	v.layout.ID = row.ID
 	v.exists = oid != 0 && owner == row.ID
 	v.setTable(oid)
-	if v.exists {
-		if v.hashKey, err = e.host.Hashed(ctx, e.side, v.layout); err != nil {
-			return err
-		}
-		v.layout.HashKey = v.hashKey
+	if err := e.learnKey(ctx, v); err != nil {
+		return err
 	}
 	switch {
 	case !v.exists:
