@@ -79,6 +79,20 @@ func TestZoo(t *testing.T) {
 	require.NoError(t, agreement().CheckNow(t.Context(), db.Conn(t)))
 }
 
+// degradeRounds is how many rounds the shapes get with the degrade on: what it chooses
+// are the reconciles and arms that TestZoo compares.
+const degradeRounds = 40
+
+// TestZooDegraded: the shapes are exact, too, where a batch that touches much of a
+// small table has the body evaluated as a whole.
+func TestZooDegraded(t *testing.T) {
+	t.Parallel()
+	db := fixtures(t, map[string]workload.Identity{"*": workload.IdentityFull})
+	d := keep(t, db, daemon.Options{Views: views(shapes, false), Engine: func(o *maintain.Options) { o.Degrade = true }})
+	run(t, db, d, degradeRounds, workload.Options{Pause: writerPause})
+	require.NotEmpty(t, d.Tally.Rebuilt("degrade"), "nothing was degraded")
+}
+
 // agreement compares each twin with its shape, once all have come to rest. In the rounds
 // each is compared with the body: a view may sit one out that the other takes part in.
 func agreement() *oracle.Checker {
