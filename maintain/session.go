@@ -16,7 +16,7 @@ import (
 // leads.
 func (e *Engine) connect(ctx context.Context) error {
 	if e.side == nil || e.side.IsClosed() {
-		conn, err := e.o.Connect(ctx, "side")
+		conn, err := e.dial(ctx, "side")
 		if err != nil {
 			return err
 		}
@@ -38,9 +38,22 @@ func (e *Engine) connect(ctx context.Context) error {
 	return nil
 }
 
+// dial opens a session whose commits wait for no synchronous standby: one that is away
+// would hold up what we write to the catalog between rounds.
+func (e *Engine) dial(ctx context.Context, purpose string) (*pgx.Conn, error) {
+	conn, err := e.o.Connect(ctx, purpose)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := conn.Exec(ctx, "SET synchronous_commit = local"); err != nil {
+		return nil, errors.Join(err, conn.Close(ctx))
+	}
+	return conn, nil
+}
+
 // connectMain opens the session of the rounds and takes the leader's lock on it.
 func (e *Engine) connectMain(ctx context.Context) error {
-	conn, err := e.o.Connect(ctx, "round")
+	conn, err := e.dial(ctx, "round")
 	if err != nil {
 		return err
 	}
