@@ -18,6 +18,11 @@ const (
 	// so that the slot does not hold it back. By volume, not by time: an idle server
 	// must stay idle.
 	heartbeat ingest.LSN = 4 << 20
+	// trickle is the volume for which a daemon that was idle for a while runs one, too,
+	// so that the tail of somebody's bulk load is not held back until the next. An empty
+	// round writes far less.
+	trickle      ingest.LSN = 64 << 10
+	trickleAfter            = 10 * time.Second
 	// behind is how far the stream may be from the server's position before the
 	// daemon drains it without a transaction open.
 	behind ingest.LSN = 4 << 20
@@ -173,7 +178,11 @@ func (e *Engine) roundDue(now time.Time) bool {
 	if e.drain.target != 0 {
 		return false
 	}
-	return e.anyDue(now) || e.stream.Position() > e.reached+heartbeat
+	if e.anyDue(now) {
+		return true
+	}
+	position := e.stream.Position()
+	return position > e.reached+heartbeat || (position > e.reached+trickle && now.Sub(e.lastRound) >= trickleAfter)
 }
 
 // poll looks for waiters, requests and changes of the catalog.
