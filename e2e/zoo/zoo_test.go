@@ -23,7 +23,7 @@ import (
 )
 
 var (
-	rounds = flag.Int64("zoo.rounds", 300, "rounds of TestZoo")
+	rounds = flag.Int64("zoo.rounds", 150, "rounds of TestZoo; with the race detector and all twins a round is long")
 	seed   = flag.Uint64("zoo.seed", 0, "seed of the workloads; 0: a random one")
 )
 
