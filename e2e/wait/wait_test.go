@@ -128,9 +128,7 @@ func TestIdleDaemonRetainsNoLog(t *testing.T) {
 		// A checkpoint writes a record of the running transactions, from which the server computes what it may discard.
 		pgtest.Eventually(t, 30*time.Second, func() error {
 			db.Exec(t, "CHECKPOINT")
-			// It restarts from the last such record that was confirmed, which may be the one before the last batch;
-			// and an idle daemon confirms by volume.
-			if n := retained(); n > 3*batch {
+			if n := retained(); n > 2*batch {
 				return fmt.Errorf("the slot retains %d MiB", n>>20)
 			}
 			return nil
