@@ -108,7 +108,8 @@ func (r *round) committed(ctx context.Context, position ingest.LSN) {
 	e.carry = carryFirst
 	e.waiters = false // whoever still waits is found by the next look
 	e.audit.roundCommitted(ctx, r)
-	e.publish()
+	e.observe.RoundCommitted(time.Since(r.started))
+	e.publish() // last: who sees the status finds everything else counted
 }
 
 // settle makes a view's as-of the round's snapshot.

@@ -35,7 +35,8 @@ type round struct {
 	left       []*view          // views that followed the progress row, which goes on without them
 	finished   []int64          // requests done in this round
 	position   ingest.LSN       // what its movers let be confirmed
-	stopWatch  func()           // ends the watch for sessions that wait for this round
+	started    time.Time
+	stopWatch  func() // ends the watch for sessions that wait for this round
 }
 
 // delivery is a producer's effective change on its way to a consumer.
@@ -49,9 +50,8 @@ type delivery struct {
 // with which the daemon cannot go on. A round in hand is finished even where the
 // context ends.
 func (e *Engine) attempt(ctx context.Context) error {
-	started := time.Now()
 	r := &round{
-		e: e, moving: map[*view]bool{}, locked: map[uint32]bool{}, fed: map[*view]fed{},
+		e: e, started: time.Now(), moving: map[*view]bool{}, locked: map[uint32]bool{}, fed: map[*view]fed{},
 		rebuilt: map[*view]string{}, results: map[*view]backing.Result{}, created: map[*view]uint32{}, collisions: map[*view]int{},
 	}
 	err := r.run(context.WithoutCancel(ctx))
@@ -60,7 +60,6 @@ func (e *Engine) attempt(ctx context.Context) error {
 	}
 	if err == nil {
 		clear(e.pauses)
-		e.observe.RoundCommitted(time.Since(started))
 		return nil
 	}
 	r.undo()

@@ -138,7 +138,7 @@ func TestShapes(t *testing.T) {
 		}
 		t.Fatalf("seed %d: %v", *seed, err)
 	}
-	require.Equal(t, "t", db.Value(t, "SELECT mvsync.wait('60s')"))
+	d.Settle(db)
 	for _, v := range views {
 		name := v.Name.String()
 		require.Equal(t, maintain.Live, d.View(v.Name.Name).State, "%s: %v", name, d.View(v.Name.Name).Err)
@@ -162,12 +162,12 @@ func TestRetractions(t *testing.T) {
 		daemon.View("computed", "select bucket, max(p + 0) as m, bool_or(p > 5) as b, bit_and(q) as a, energy(p) as e, mean(q) as w from item group by bucket"),
 	}
 	seen := &residuals{}
-	db, _ := start(t, list, func(o *maintain.Options) { seen.Observer, o.Observer = o.Observer, seen })
+	db, d := start(t, list, func(o *maintain.Options) { seen.Observer, o.Observer = o.Observer, seen })
 	again := func(change string) int64 {
 		t.Helper()
 		before := seen.keys.Load()
 		db.Exec(t, change)
-		require.Equal(t, "t", db.Value(t, "SELECT mvsync.wait('60s')"))
+		d.Settle(db)
 		return seen.keys.Load() - before
 	}
 	again("DELETE FROM item")

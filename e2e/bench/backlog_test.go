@@ -71,8 +71,8 @@ var backlogs = []backlog{
 func (b backlog) write(t *testing.T, db *pgtest.DB) pglogrepl.LSN {
 	t.Helper()
 	db.Exec(t, "DO $backlog$ BEGIN "+fmt.Sprintf(b.sql, *changes)+"; COMMIT; END $backlog$")
-	// A commit that is flushed has flushed the asynchronous ones before it.
-	db.Exec(t, "SET synchronous_commit = on; SELECT pg_logical_emit_message(true, 'bench', ''); RESET synchronous_commit")
+	// A commit that is flushed has flushed the asynchronous ones before it. The setting counts when the transaction ends.
+	db.Exec(t, "BEGIN; SET LOCAL synchronous_commit = on; SELECT pg_logical_emit_message(true, 'bench', ''); COMMIT")
 	lsn, err := pglogrepl.ParseLSN(db.Value(t, "SELECT pg_current_wal_flush_lsn()"))
 	require.NoError(t, err)
 	return lsn

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -287,6 +288,21 @@ func (d *Daemon) View(name string) maintain.ViewStatus {
 	}
 	d.t.Fatalf("the daemon keeps no view named %s", name)
 	return maintain.ViewStatus{}
+}
+
+// Settle waits until the live views include everything committed so far, and the daemon has counted the rounds that did
+// it: a round is durable a moment before.
+func (d *Daemon) Settle(db *pgtest.DB) {
+	d.t.Helper()
+	require.Equal(d.t, "t", db.Value(d.t, "SELECT mvsync.wait('300s')"))
+	durable, err := strconv.ParseUint(db.Value(d.t, "SELECT coalesce((SELECT pg_snapshot_xmax(as_of) FROM mvsync.views WHERE state = 'live' ORDER BY 1 DESC NULLS LAST LIMIT 1), '0')"), 10, 64)
+	require.NoError(d.t, err)
+	pgtest.Eventually(d.t, time.Minute, func() error {
+		if counted := d.Engine.Status().Newest.Xmax; counted < durable {
+			return fmt.Errorf("a round up to %d is durable, counted up to %d", durable, counted)
+		}
+		return nil
+	})
 }
 
 // Mismatches are the failures of the oracle so far.

@@ -51,11 +51,6 @@ func keep(t *testing.T, db *pgtest.DB, degrade bool) *daemon.Daemon {
 	return d
 }
 
-func settle(t *testing.T, db *pgtest.DB) {
-	t.Helper()
-	require.Equal(t, "t", db.Value(t, "SELECT mvsync.wait('120s')"))
-}
-
 // TestDegrade: a batch that touches a few keys is maintained, one that touches most of
 // them evaluates the body once, and the next small one is maintained again. A strategy
 // that reads no table never has a reason to. The oracle looks at each round.
@@ -66,12 +61,12 @@ func TestDegrade(t *testing.T) {
 	d := keep(t, db, true)
 	few := func() {
 		db.Exec(t, "UPDATE big SET p = p + 1 WHERE pk <= 3")
-		settle(t, db)
+		d.Settle(db)
 	}
 	few()
 	require.Empty(t, d.Tally.Rebuilt("degrade"))
 	db.Exec(t, "UPDATE big SET p = p + 1 WHERE pk % 10 < 8")
-	settle(t, db)
+	d.Settle(db)
 	got := d.Tally.Rebuilt("degrade")
 	require.Contains(t, got, "public.sliced")
 	require.Contains(t, got, "public.joined")
@@ -87,7 +82,7 @@ func TestDegradeOff(t *testing.T) {
 	db.Exec(t, tables)
 	d := keep(t, db, false)
 	db.Exec(t, "UPDATE big SET p = p + 1")
-	settle(t, db)
+	d.Settle(db)
 	require.Empty(t, d.Tally.Rebuilt("degrade"))
 	require.Positive(t, d.Tally.Arms("public.sliced"))
 }

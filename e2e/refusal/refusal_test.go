@@ -71,7 +71,7 @@ func accepted(t *testing.T, db *pgtest.DB, d *daemon.Daemon) {
 		return nil
 	})
 	db.Exec(t, "INSERT INTO item VALUES (1000, 1, 1, 1)")
-	require.Equal(t, "t", db.Value(t, "SELECT mvsync.wait('60s')"))
+	d.Settle(db)
 	require.Equal(t, "1", db.Value(t, "SELECT count(*) FROM accepted WHERE pk = 1000"))
 	require.Equal(t, "t", db.Value(t, "SELECT sum(n) = (SELECT count(*) FROM item) FROM counted"))
 }

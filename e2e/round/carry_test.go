@@ -20,14 +20,14 @@ func TestCarryOver(t *testing.T) {
 	db := own(t, nil)
 	db.Exec(t, items)
 	d := keep(t, db, filtered, grouped, top)
-	settle(t, db)
+	d.Settle(db)
 	async := session(t, db, "SET synchronous_commit = off")
 	holdCommits(t, db)
 	h := hold(t, db, "INSERT INTO item VALUES (100, 50, 1, 1); DELETE FROM item WHERE pk = 7")
 	pending(t, d, 1)
 	for i := range 5 {
 		exec(t, async, fmt.Sprintf("INSERT INTO item VALUES (%d, 9, 9, 1)", 200+i))
-		settle(t, db)
+		d.Settle(db)
 	}
 	require.Equal(t, "0", db.Value(t, "SELECT count(*) FROM filtered WHERE pk = 100"))
 
@@ -39,7 +39,7 @@ func TestCarryOver(t *testing.T) {
 
 	letGo(t, db)
 	h.await(t)
-	settle(t, db)
+	d.Settle(db)
 	require.Equal(t, "1", db.Value(t, "SELECT count(*) FROM filtered WHERE pk = 100"))
 	require.Equal(t, "0", db.Value(t, "SELECT count(*) FROM filtered WHERE pk = 7"))
 }
@@ -51,7 +51,7 @@ func TestConfirmKeepsCarryOver(t *testing.T) {
 	db := own(t, nil)
 	db.Exec(t, items)
 	d := keep(t, db, filtered, grouped)
-	settle(t, db)
+	d.Settle(db)
 	async := session(t, db, "SET synchronous_commit = off")
 	holdCommits(t, db)
 	before := position(t, db, "SELECT pg_current_wal_insert_lsn()")
@@ -60,7 +60,7 @@ func TestConfirmKeepsCarryOver(t *testing.T) {
 	pending(t, d, 1)
 	for i := range 3 {
 		exec(t, async, fmt.Sprintf("INSERT INTO item VALUES (%d, 9, 9, 1)", 200+i))
-		settle(t, db)
+		d.Settle(db)
 	}
 	confirms(t, db, before)
 	d.Stop()
@@ -70,7 +70,7 @@ func TestConfirmKeepsCarryOver(t *testing.T) {
 	letGo(t, db)
 	h.await(t)
 	again := keep(t, db, filtered, grouped)
-	settle(t, db)
+	d.Settle(db)
 	require.Equal(t, "1", db.Value(t, "SELECT count(*) FROM filtered WHERE pk = 100"))
 	require.Empty(t, again.Tally.Gaps())
 	require.Empty(t, again.Tally.Reasons("public.grouped"), "it was not to be evaluated anew")
@@ -118,6 +118,6 @@ func TestBrokenStandby(t *testing.T) {
 		require.NoError(t, d.Reach(d.Rounds()+5, limit))
 	}
 	w.stop(t)
-	settle(t, db)
+	d.Settle(db)
 	require.Positive(t, carried, "nothing was carried over")
 }

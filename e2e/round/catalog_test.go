@@ -166,13 +166,13 @@ func TestSilentChanges(t *testing.T) {
 			}
 			// The oracle knows the body by the names of the beginning.
 			d := keepWith(t, db, daemon.Options{Views: []plans.Declaration{daemon.View("v", tc.query)}, Unchecked: tc.name == "columns swap their names"})
-			settle(t, db)
+			d.Settle(db)
 			for _, sql := range tc.change {
 				for _, one := range statements(sql) {
 					db.Exec(t, one)
 				}
 				becomes(t, d, "v", maintain.Live)
-				settle(t, db)
+				d.Settle(db)
 			}
 			require.Equal(t, "t", db.Value(t, tc.want), db.Query(t, "TABLE v"))
 			require.Empty(t, d.Tally.Gaps())
@@ -241,14 +241,14 @@ func TestStaleAndMended(t *testing.T) {
 			db.Exec(t, items)
 			db.Exec(t, "CREATE TABLE other (id int PRIMARY KEY)")
 			d := keep(t, db, daemon.View("v", tc.query), daemon.View("others", "SELECT id FROM other"))
-			settle(t, db)
+			d.Settle(db)
 			before := db.Query(t, "SELECT * FROM v ORDER BY 1")
 			db.Exec(t, tc.broken)
 			_, _ = db.Pool.Exec(t.Context(), "UPDATE item SET p = p + 1") // where it can still be written under that name
 			v := becomes(t, d, "v", maintain.Stale)
 			require.ErrorContains(t, v.Err, tc.says)
 			db.Exec(t, "INSERT INTO other VALUES (1)")
-			settle(t, db)
+			d.Settle(db)
 			require.Equal(t, "1", db.Value(t, "SELECT count(*) FROM others"))
 			require.Equal(t, before, db.Query(t, "SELECT * FROM v ORDER BY 1"))
 			db.Exec(t, tc.mended)
@@ -256,7 +256,7 @@ func TestStaleAndMended(t *testing.T) {
 				_, err := db.Pool.Exec(t.Context(), "SELECT mvsync.wait('10s', ARRAY['v'])")
 				return err
 			})
-			settle(t, db)
+			d.Settle(db)
 		})
 	}
 }
@@ -272,7 +272,7 @@ func TestPublicationDropped(t *testing.T) {
 		return // there the server skips what it cannot publish; see TestSilentChanges
 	}
 	d := keepWith(t, db, daemon.Options{Views: []plans.Declaration{grouped}, Unchecked: true})
-	settle(t, db)
+	d.Settle(db)
 	db.Exec(t, "DROP PUBLICATION mvsync")
 	db.Exec(t, "UPDATE item SET p = p + 10")
 	require.ErrorContains(t, d.Err(), "publication")
@@ -282,6 +282,6 @@ func TestPublicationDropped(t *testing.T) {
 		return err
 	})
 	d = keep(t, db, grouped)
-	settle(t, db)
+	d.Settle(db)
 	require.Equal(t, map[string]int{"lost": 1}, d.Tally.Gaps())
 }

@@ -80,16 +80,16 @@ func TestEpochEnd(t *testing.T) {
 				o.Wrap = func(s maintain.Stream) maintain.Stream { return widenByEpoch{s, pool} }
 			}
 			d := keepWith(t, db, o)
-			settle(t, db)
+			d.Settle(db)
 			acrossEpochEnd(t, db, d)
-			settle(t, db)
+			d.Settle(db)
 			if tc.twin {
 				mismatch(t, d)
 				return
 			}
 			require.Equal(t, "1", db.Value(t, "SELECT count(*) FROM filtered WHERE pk = 100"))
 			db.Exec(t, "UPDATE item SET p = p + 1")
-			settle(t, db)
+			d.Settle(db)
 			require.Empty(t, d.Tally.Gaps())
 		})
 	}
@@ -119,7 +119,7 @@ func acrossEpochEnd(t *testing.T, db *pgtest.DB, d *daemon.Daemon) {
 		return nil
 	})
 	exec(t, before, "COMMIT")
-	require.Equal(t, "t", db.Value(t, "SELECT mvsync.wait('10s')"))
+	d.Settle(db)
 	letGo(t, db)
 	h.await(t)
 	exec(t, between, "ROLLBACK")

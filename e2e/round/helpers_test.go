@@ -85,13 +85,6 @@ func soon(t *testing.T, what string, is func() bool) {
 	})
 }
 
-// settle waits until the live views include everything committed so far. Where
-// nothing was pending this alone makes a round, in which the oracle looks at them all.
-func settle(t *testing.T, db *pgtest.DB) {
-	t.Helper()
-	require.Equal(t, "t", db.Value(t, "SELECT mvsync.wait('60s')"))
-}
-
 // mismatch waits until the oracle has found a round wrong, and ends the daemon.
 func mismatch(t *testing.T, d *daemon.Daemon) {
 	t.Helper()

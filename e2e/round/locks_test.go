@@ -23,11 +23,11 @@ func TestLockedTable(t *testing.T) {
 	db.Exec(t, "CREATE TABLE other (id int PRIMARY KEY, n int NOT NULL)")
 	others := daemon.View("others", "SELECT id, n FROM other")
 	d := keep(t, db, top, others)
-	settle(t, db)
+	d.Settle(db)
 
 	locker := session(t, db, "BEGIN")
 	db.Exec(t, "UPDATE item SET p = p + 1") // top has to read it
-	settle(t, db)
+	d.Settle(db)
 	db.Exec(t, "UPDATE item SET p = p + 1 WHERE pk < 5")
 	exec(t, locker, "LOCK TABLE item IN ACCESS EXCLUSIVE MODE")
 	asOf := d.View("others").AsOf
@@ -40,7 +40,7 @@ func TestLockedTable(t *testing.T) {
 
 	exec(t, locker, "INSERT INTO item VALUES (300, 70, 1, 1)") // and so it has something to read
 	exec(t, locker, "COMMIT")
-	settle(t, db)
+	d.Settle(db)
 	require.Equal(t, maintain.Live, d.View("top").State)
 	require.Equal(t, "1", db.Value(t, "SELECT count(*) FROM top WHERE pk = 300"))
 }
@@ -51,11 +51,11 @@ func TestLockIsNamed(t *testing.T) {
 	db := own(t, nil)
 	db.Exec(t, items)
 	d := keep(t, db, top)
-	settle(t, db)
+	d.Settle(db)
 	async, locker := session(t, db, "SET synchronous_commit = off"), session(t, db, "BEGIN")
 	exec(t, locker, "LOCK TABLE item IN SHARE MODE")
 	exec(t, async, "SELECT mvsync.refresh('top')")
-	settle(t, db) // a SHARE lock is not in the way
+	d.Settle(db) // a SHARE lock is not in the way
 	exec(t, locker, "LOCK TABLE item IN ACCESS EXCLUSIVE MODE")
 	exec(t, async, "SELECT mvsync.refresh('top')")
 	pgtest.Eventually(t, limit, func() error {
@@ -66,7 +66,7 @@ func TestLockIsNamed(t *testing.T) {
 	})
 	require.Contains(t, d.View("top").Problem, `"public"."item"`)
 	exec(t, locker, "ROLLBACK")
-	settle(t, db)
+	d.Settle(db)
 	soon(t, "no problem", func() bool { return d.View("top").Problem == "" })
 }
 
@@ -86,7 +86,7 @@ func TestTruncate(t *testing.T) {
 		"BEGIN; INSERT INTO item VALUES (5, 3, 3, 1); TRUNCATE item; INSERT INTO item VALUES (5, 4, 4, 2); COMMIT",
 	} {
 		db.Exec(t, sql)
-		settle(t, db)
+		d.Settle(db)
 	}
 	require.Equal(t, [][]string{{"5", "4", "4"}}, db.Query(t, "TABLE filtered"))
 	soon(t, "rebuilt", func() bool { return d.Tally.Rebuilt("truncate")["public.grouped"] > 0 })
@@ -100,7 +100,7 @@ func TestWriterIsNeverTheVictim(t *testing.T) {
 	db.Exec(t, items)
 	d := keep(t, db, top)
 	db.Exec(t, "CREATE TABLE pick (pk int REFERENCES top)")
-	settle(t, db)
+	d.Settle(db)
 	first := db.Value(t, "SELECT min(pk) FROM top")
 	user := session(t, db, "BEGIN")
 	exec(t, user, "INSERT INTO pick VALUES ("+first+")")            // holds the backing row
@@ -113,7 +113,7 @@ func TestWriterIsNeverTheVictim(t *testing.T) {
 	})
 	exec(t, user, "TRUNCATE item") // in the way of which no round stands for long
 	exec(t, user, "ROLLBACK")
-	settle(t, db)
+	d.Settle(db)
 	require.Equal(t, "0", db.Value(t, "SELECT count(*) FROM top WHERE pk = "+first))
 }
 
@@ -140,13 +140,13 @@ func TestForeignKeyRefuses(t *testing.T) {
 			db.Exec(t, "DELETE FROM item WHERE pk = 1")
 			becomes(t, d, "filtered", maintain.Failed)
 			require.NotContains(t, d.View("filtered").Problem, "(1)", "a row value in what anybody may read")
-			settle(t, db)
+			d.Settle(db)
 			require.Equal(t, "19", db.Value(t, "SELECT sum(n) FROM grouped"))
 			require.Equal(t, "1", db.Value(t, "SELECT count(*) FROM filtered WHERE pk = 1"), "a failed view serves its last snapshot")
 			db.Exec(t, "DELETE FROM pick")
 			db.Exec(t, "SELECT mvsync.refresh('filtered')")
 			becomes(t, d, "filtered", maintain.Live)
-			settle(t, db)
+			d.Settle(db)
 			require.Equal(t, "0", db.Value(t, "SELECT count(*) FROM filtered WHERE pk = 1"))
 		})
 	}
@@ -165,11 +165,11 @@ func TestDeferredConstraint(t *testing.T) {
 	db.Exec(t, `CREATE CONSTRAINT TRIGGER refuse AFTER INSERT OR UPDATE ON filtered DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION refuse()`)
 	db.Exec(t, "UPDATE item SET p = 99 WHERE pk = 1")
 	becomes(t, d, "filtered", maintain.Failed)
-	settle(t, db)
+	d.Settle(db)
 	require.Equal(t, "20", db.Value(t, "SELECT sum(n) FROM grouped"))
 	db.Exec(t, "UPDATE item SET p = 1 WHERE pk = 1")
 	becomes(t, d, "filtered", maintain.Live) // it is tried again by itself
-	settle(t, db)
+	d.Settle(db)
 }
 
 // TestFailingRow: a body that fails for one row fails its view and no other; once the
@@ -185,14 +185,14 @@ func TestFailingRow(t *testing.T) {
 	v := becomes(t, d, "ratio", maintain.Failed)
 	require.ErrorContains(t, v.Err, "division by zero")
 	require.Equal(t, "failed", db.Value(t, "SELECT state FROM mvsync.views WHERE name = 'public.ratio'"))
-	settle(t, db)
+	d.Settle(db)
 	require.Equal(t, "0", db.Value(t, "SELECT min(p) FROM item"))
 	soon(t, "the consumer waits", func() bool { return strings.Contains(d.View("over").Problem, "public.ratio") })
 	db.Exec(t, "UPDATE item SET bucket = 2 WHERE pk = 2") // the others move
-	settle(t, db)
+	d.Settle(db)
 	db.Exec(t, "UPDATE item SET p = 5 WHERE pk = 1")
 	becomes(t, d, "ratio", maintain.Live)
-	settle(t, db)
+	d.Settle(db)
 	soon(t, "no problem", func() bool { return d.View("over").Problem == "" })
 }
 
@@ -209,10 +209,10 @@ func TestIdleInTransaction(t *testing.T) {
 	exec(t, session(t, db, "BEGIN"), "INSERT INTO item VALUES (999, 1, 1, 1); PREPARE TRANSACTION 'left'")
 	for i := range 20 {
 		db.Exec(t, "INSERT INTO item VALUES ($1, 2, 2, 2)", 2000+i)
-		settle(t, db)
+		d.Settle(db)
 	}
 	db.Exec(t, "COMMIT PREPARED 'left'")
-	settle(t, db)
+	d.Settle(db)
 	require.Equal(t, "1", db.Value(t, "SELECT count(*) FROM filtered WHERE pk = 999"))
 	require.Empty(t, d.Tally.Gaps())
 }
@@ -224,7 +224,7 @@ func TestBarrierBehindHugeTransaction(t *testing.T) {
 	db := pgtest.New(t)
 	db.Exec(t, items)
 	db.Exec(t, "CREATE TABLE huge (id int, t text)")
-	keep(t, db, filtered, grouped)
+	d := keep(t, db, filtered, grouped)
 	done := make(chan struct{})
 	conn := db.Conn(t)
 	go func() {
@@ -240,6 +240,6 @@ func TestBarrierBehindHugeTransaction(t *testing.T) {
 		case <-time.After(5 * time.Millisecond):
 		}
 		db.Exec(t, "UPDATE item SET p = p + 1 WHERE pk = 3")
-		settle(t, db)
+		d.Settle(db)
 	}
 }

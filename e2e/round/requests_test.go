@@ -42,7 +42,7 @@ func TestRequests(t *testing.T) {
 	require.Empty(t, answered(t, db))
 	becomes(t, d, "grouped", maintain.Paused)
 	db.Exec(t, "UPDATE item SET bucket = 7 WHERE pk < 5")
-	settle(t, db)
+	d.Settle(db)
 	require.Equal(t, "0", db.Value(t, "SELECT count(*) FROM grouped WHERE bucket = 7"), "a paused view stands still")
 	soon(t, "the consumer waits", func() bool { return strings.Contains(d.View("over").Problem, "public.grouped") })
 	_, err := db.Pool.Exec(t.Context(), "SELECT mvsync.wait('5s', ARRAY['grouped'])")
@@ -50,7 +50,7 @@ func TestRequests(t *testing.T) {
 
 	db.Exec(t, "SELECT mvsync.resume('grouped')")
 	becomes(t, d, "grouped", maintain.Live)
-	settle(t, db)
+	d.Settle(db)
 	require.Equal(t, "1", db.Value(t, "SELECT count(*) FROM grouped WHERE bucket = 7"))
 
 	db.Exec(t, "SELECT mvsync.enqueue('filtered', 'verify')")
@@ -75,7 +75,7 @@ func TestVerifyUnderWriters(t *testing.T) {
 		require.Equal(t, "0", verify())
 	}
 	w.stop(t)
-	settle(t, db)
+	d.Settle(db)
 	rounds := d.Rounds()
 	db.Exec(t, "ALTER TABLE grouped DISABLE TRIGGER USER; UPDATE grouped SET n = n + 1")
 	require.NotEqual(t, "0", verify())
@@ -88,14 +88,14 @@ func TestGuard(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	db.Exec(t, items)
-	keep(t, db, filtered)
+	d := keep(t, db, filtered)
 	for _, set := range []string{"", "SET session_replication_role = replica;"} {
 		for _, sql := range []string{"DELETE FROM filtered", "UPDATE filtered SET p = 0", "INSERT INTO filtered VALUES (0, 0, 0)", "TRUNCATE filtered"} {
 			_, err := db.Conn(t).PgConn().Exec(t.Context(), set+sql).ReadAll()
 			require.ErrorContains(t, err, "maintained by mvsync", set+sql)
 		}
 	}
-	settle(t, db)
+	d.Settle(db)
 }
 
 // TestEvery: a slow view moves less often than the rounds, its consumers with it, and
@@ -121,7 +121,7 @@ func TestEvery(t *testing.T) {
 		return nil
 	})
 	require.Greater(t, d.Rounds(), int64(3*len(moved)))
-	settle(t, db) // waits for it, too
+	d.Settle(db) // waits for it, too
 }
 
 // TestSlowViewHoldsConfirmation: what a slow view has not taken over is sent again
@@ -138,7 +138,7 @@ func TestSlowViewHoldsConfirmation(t *testing.T) {
 	d.Stop()
 	slow.Every = 0
 	d = keep(t, db, slow, grouped)
-	settle(t, db)
+	d.Settle(db)
 	require.Equal(t, db.Query(t, "SELECT * FROM grouped ORDER BY 1"), db.Query(t, "SELECT * FROM slow ORDER BY 1"))
 	require.Empty(t, d.Tally.Reasons("public.slow"))
 	require.Empty(t, d.Tally.Gaps())
@@ -152,7 +152,7 @@ func TestIdleSlotGoesOn(t *testing.T) {
 	db.Exec(t, items)
 	db.Exec(t, "CREATE TABLE noise (t text)")
 	d := keep(t, db, filtered)
-	settle(t, db)
+	d.Settle(db)
 	rounds := d.Tally.Rounds()
 	for range 12 { // about 3 MB each
 		db.Exec(t, "INSERT INTO noise SELECT repeat(md5(g::text), 20) FROM generate_series(1, 4000) g")
@@ -181,9 +181,9 @@ func TestLeader(t *testing.T) {
 	_, err := daemon.Launch(t, db, daemon.Options{Views: []plans.Declaration{filtered}})
 	require.Error(t, err)
 	db.Exec(t, "UPDATE item SET p = p + 1")
-	settle(t, db)
+	d.Settle(db)
 	d.Stop()
 	d = keep(t, db, filtered)
-	settle(t, db)
+	d.Settle(db)
 	require.Empty(t, d.Tally.Reasons("public.filtered"))
 }

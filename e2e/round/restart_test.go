@@ -29,7 +29,7 @@ func TestRestart(t *testing.T) {
 	}
 	w.stop(t)
 	d := keep(t, db, filtered, grouped)
-	settle(t, db)
+	d.Settle(db)
 	require.Empty(t, d.Tally.Gaps())
 }
 
@@ -53,7 +53,7 @@ func TestStreamDrops(t *testing.T) {
 		})
 	}
 	w.stop(t)
-	settle(t, db)
+	d.Settle(db)
 	require.Empty(t, d.Tally.Gaps())
 	require.Empty(t, d.Tally.Rebuilt("gap"))
 }
@@ -71,7 +71,7 @@ func TestSessionsDrop(t *testing.T) {
 		db.Exec(t, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'mvsync%' AND backend_type = 'client backend'")
 	}
 	w.stop(t)
-	settle(t, db)
+	d.Settle(db)
 	require.Empty(t, d.Tally.Gaps())
 }
 
@@ -92,11 +92,11 @@ func TestServerCrash(t *testing.T) {
 	}
 	require.NoError(t, d.Reach(d.Rounds()+10, 2*limit))
 	w.stop(t)
-	settle(t, db)
+	d.Settle(db)
 	require.Empty(t, d.Tally.Gaps())
 	d.Stop()
 	d = keep(t, db, filtered, grouped)
-	settle(t, db)
+	d.Settle(db)
 	require.Empty(t, d.Tally.Gaps())
 }
 
@@ -117,7 +117,7 @@ func TestGap(t *testing.T) {
 			db := pgtest.New(t)
 			db.Exec(t, items)
 			d := keep(t, db, filtered, grouped)
-			settle(t, db)
+			d.Settle(db)
 			d.Stop()
 			db.Exec(t, "UPDATE item SET p = p + 1 WHERE pk = 2")
 			pgtest.Eventually(t, limit, func() error {
@@ -129,7 +129,7 @@ func TestGap(t *testing.T) {
 				return err
 			})
 			d = keep(t, db, filtered, grouped)
-			settle(t, db)
+			d.Settle(db)
 			require.Equal(t, map[string]int{tc.gap: 1}, d.Tally.Gaps())
 			require.LessOrEqual(t, d.Tally.Written(), int64(2), "rows that did not differ were written")
 		})
@@ -156,10 +156,10 @@ func TestSettingsOfTheRole(t *testing.T) {
 		daemon.View("summed", "SELECT b, count(*) AS c, max(d) AS d, min(i) AS i, sum(m) AS m FROM public.v GROUP BY b"),
 	}})
 	db.Exec(t, `INSERT INTO v SELECT g, 0.1 * g + 0.2, '2024-03-31 01:30+00'::timestamptz + g * interval '1 hour', g * interval '1 mon 25:00', decode('00ff', 'hex'), g * 1.5::numeric::money, g / 7.0 FROM generate_series(1, 20) g`)
-	settle(t, db)
+	d.Settle(db)
 	for range 5 {
 		db.Exec(t, "UPDATE v SET f = f * 3, d = d + interval '1 day', i = i * 1.5, b = b || '\\x01', m = m * 2, n = n / 3")
-		settle(t, db)
+		d.Settle(db)
 	}
 	require.Positive(t, d.Tally.Arms("public.copied"))
 }

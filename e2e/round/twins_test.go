@@ -161,14 +161,14 @@ func TestTwinConfirmL(t *testing.T) {
 	db.Exec(t, items)
 	async := asyncPool(t, db)
 	d := broken(t, db, func(s maintain.Stream) maintain.Stream { return &forgetful{Stream: s, pool: async} })
-	settle(t, db)
+	d.Settle(db)
 	holdCommits(t, db)
 	h := hold(t, db, "INSERT INTO item VALUES (100, 50, 1, 1)")
 	after := position(t, db, "SELECT pg_current_wal_insert_lsn()")
 	writer := session(t, db, "SET synchronous_commit = off")
 	for i := range 3 {
 		exec(t, writer, fmt.Sprintf("INSERT INTO item VALUES (%d, 9, 9, 1)", 200+i))
-		settle(t, db)
+		d.Settle(db)
 	}
 	confirms(t, db, after)
 	d.Stop()
@@ -248,20 +248,20 @@ func TestReconnectWithCarryOver(t *testing.T) {
 			})
 			<-wrapped
 			becomes(t, d, "grouped", maintain.Live)
-			settle(t, db)
+			d.Settle(db)
 			holdCommits(t, db)
 			h := hold(t, db, "INSERT INTO item VALUES (100, 50, 1, 1)")
 			pending(t, d, 1)
 			s.reconnect()
 			exec(t, session(t, db, "SET synchronous_commit = off"), "INSERT INTO item VALUES (200, 9, 9, 1)")
-			settle(t, db)
+			d.Settle(db)
 			letGo(t, db)
 			h.await(t)
 			if !tc.byPlace {
 				mismatch(t, d)
 				return
 			}
-			settle(t, db)
+			d.Settle(db)
 		})
 	}
 }
@@ -276,7 +276,7 @@ func TestTwinFenceByXmax(t *testing.T) {
 	db.Exec(t, items)
 	db.Exec(t, "CREATE TABLE other (id int PRIMARY KEY)")
 	d := keep(t, db, daemon.View("others", "SELECT id FROM other"))
-	settle(t, db)
+	d.Settle(db)
 	d.Stop()
 
 	ddl, writer := session(t, db, "BEGIN"), session(t, db, "BEGIN")
