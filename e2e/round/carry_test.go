@@ -70,7 +70,7 @@ func TestConfirmKeepsCarryOver(t *testing.T) {
 	letGo(t, db)
 	h.await(t)
 	again := keep(t, db, filtered, grouped)
-	d.Settle(db)
+	again.Settle(db)
 	require.Equal(t, "1", db.Value(t, "SELECT count(*) FROM filtered WHERE pk = 100"))
 	require.Empty(t, again.Tally.Gaps())
 	require.Empty(t, again.Tally.Reasons("public.grouped"), "it was not to be evaluated anew")
