@@ -10,11 +10,12 @@ func (s *scope) determines(exprs []*node) bool {
 	return s.facts().fixesRow(s.attrs(exprs))
 }
 
-// attrs are the attributes that the expressions are, others left out.
+// attrs are the attributes that are known where the expressions are: those that
+// they are themselves, or show through a cast. Others are left out.
 func (s *scope) attrs(exprs []*node) []attr {
 	var out []attr
 	for _, e := range exprs {
-		if a, ok := s.attrOf(e); ok {
+		if a, ok := s.attrOf(s.uncast(e)); ok {
 			out = append(out, a)
 		}
 	}

@@ -121,15 +121,24 @@ func (s *slicing) addExpr(ctx context.Context, e *node) (string, error) {
 	if usesTag(e, "AGGREF", "WINDOWFUNC", "SUBLINK") {
 		return "", nil // no column of the table's rows: the slice is a little wider
 	}
-	for i, t := range s.scope.outputs() {
-		if s.scope.sameExpr(t.child("expr"), e) {
-			s.exprs = append(s.exprs, s.sel.targets[i].expr.of(s.sql))
-			s.outputs = append(s.outputs, i)
-			s.columns = append(s.columns, s.p.Columns[i])
-			return "", nil
-		}
+	if i := s.shows(e); i >= 0 {
+		s.exprs = append(s.exprs, s.sel.targets[i].expr.of(s.sql))
+		s.outputs = append(s.outputs, i)
+		s.columns = append(s.columns, s.p.Columns[i])
+		return "", nil
 	}
 	return s.addHidden(ctx, e)
+}
+
+// shows finds the output column that is the expression, else one that is a cast of it, which makes the same slices; -1
+// where there is none.
+func (s *slicing) shows(e *node) int {
+	outs := s.scope.outputs()
+	i := slices.IndexFunc(outs, func(t *node) bool { return s.scope.sameExpr(t.child("expr"), e) })
+	if i >= 0 {
+		return i
+	}
+	return slices.IndexFunc(outs, func(t *node) bool { return s.scope.sameExpr(s.scope.uncast(t.child("expr")), e) })
 }
 
 // addHidden keeps a PARTITION BY expression that is not projected beside the

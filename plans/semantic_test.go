@@ -334,7 +334,7 @@ func TestStatements(t *testing.T) {
 	db.Exec(t, seeds)
 	conn := db.Conn(t)
 	only := os.Getenv("MVSYNC_BODY") // a piece of one body's text, to try it alone
-	for _, body := range bodies(t, "projection", "aggregate", "residual", "more", "others", "joins", "lateral") {
+	for _, body := range bodies(t, "projection", "aggregate", "residual", "more", "others", "joins", "lateral", "casts") {
 		if !strings.Contains(body, only) {
 			continue
 		}
