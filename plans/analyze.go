@@ -82,12 +82,12 @@ func analyze(ctx context.Context, tx pgx.Tx, d Declaration, o Options) (*analysi
 	return a, a.loadDeclared(ctx)
 }
 
-// standIns makes empty tables for producers that do not exist yet, or have
+// standIns makes empty tables for producers that the query reads and that do not exist yet, or have
 // another shape than planned.
 func (a *analysis) standIns(ctx context.Context) error {
 	names := make([]Name, 0, len(a.o.Producers))
 	for name := range a.o.Producers {
-		if name != a.d.Name {
+		if name != a.d.Name && mayName(a.d.Query, name.Name) {
 			names = append(names, name)
 		}
 	}
@@ -98,6 +98,13 @@ func (a *analysis) standIns(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// mayName reports whether a query could name the identifier: whether the letters stand in it anywhere, unless it may
+// spell them as escapes. To make a table for each view that is not read costs more than all else that is asked.
+func mayName(query, identifier string) bool {
+	query, identifier = strings.ToLower(query), strings.ToLower(identifier)
+	return strings.Contains(query, "u&") || strings.Contains(query, strings.ReplaceAll(identifier, `"`, `""`))
 }
 
 func (a *analysis) standIn(ctx context.Context, name Name, p *Plan) error {
