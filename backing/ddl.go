@@ -131,8 +131,11 @@ func textArray(columns []Column) string {
 // Hashed reports whether the view's table is kept unique by a hash of its key, since no index could hold a key itself.
 func (h *Host) Hashed(ctx context.Context, q Querier, l *Layout) (bool, error) {
 	var hashed bool
-	err := q.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_catalog.pg_index x JOIN pg_catalog.pg_depend d ON d.objid = x.indexrelid
-		WHERE x.indrelid = pg_catalog.to_regclass($1) AND d.refobjid = pg_catalog.to_regprocedure($2))`,
+	// With both classes named, pg_depend is read by an index and not as a whole.
+	err := q.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_catalog.pg_index x
+		JOIN pg_catalog.pg_depend d ON d.classid = 'pg_catalog.pg_class'::regclass AND d.objid = x.indexrelid
+		WHERE x.indrelid = pg_catalog.to_regclass($1)
+		AND d.refclassid = 'pg_catalog.pg_proc'::regclass AND d.refobjid = pg_catalog.to_regprocedure($2))`,
 		l.Name.SQL(), h.own("row_hash")+"(record)").Scan(&hashed)
 	if err != nil {
 		return false, fmt.Errorf("look at the key of %s: %w", l.Name, err)
@@ -426,8 +429,9 @@ func (h *Host) Detach(ctx context.Context, q Querier, l *Layout) error {
 func (h *Host) dropHashIndexes(l *Layout) string {
 	return "DO LANGUAGE plpgsql " + literal(fmt.Sprintf(`DECLARE i regclass;
 BEGIN
-FOR i IN SELECT DISTINCT x.indexrelid::regclass FROM pg_catalog.pg_index x JOIN pg_catalog.pg_depend d ON d.objid = x.indexrelid
-	WHERE x.indrelid = %s::regclass AND d.refobjid = to_regprocedure(%s) LOOP
+FOR i IN SELECT DISTINCT x.indexrelid::regclass FROM pg_catalog.pg_index x
+	JOIN pg_catalog.pg_depend d ON d.classid = 'pg_catalog.pg_class'::regclass AND d.objid = x.indexrelid
+	WHERE x.indrelid = %s::regclass AND d.refclassid = 'pg_catalog.pg_proc'::regclass AND d.refobjid = to_regprocedure(%s) LOOP
 EXECUTE 'DROP INDEX ' || i;
 END LOOP;
 END`, literal(l.Name.SQL()), literal(h.own("row_hash")+"(record)")))
