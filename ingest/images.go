@@ -25,21 +25,19 @@ type ImageSpec struct {
 // last new image. What was there and back again, and an update that left all kept
 // columns alone, leaves nothing (INV-5).
 //
-// Rows are held packed (see [Images.pack]), one allocation each: a batch may hold
+// Rows are held packed (see [Images.pack]) in a few large blocks: a batch may hold
 // millions of them. Not safe for concurrent use.
 type Images struct {
 	spec   ImageSpec
 	order  []int            // columns in packed order: the key's first
 	prefix int              // length of what stands before the columns of a packed row
 	maps   map[*Table][]int // positions of the packed columns in a table's rows; nil: a column is missing
-	rows   map[string]net   // by relation and key; the map's key is a prefix of a packed image
+	rows   *netting         // by relation and key
 	bag    map[string]int   // by packed row: how many times it came (above 0) or went (below)
-	bytes  int64
-	packed []byte // reused by pack
+	bytes  int64            // of the bag
+	lacks  bool             // a new image lacked a value
+	packed []byte           // reused by pack
 }
-
-// net is the net change of one key: packed images, empty where there is no row.
-type net struct{ before, after string }
 
 // Image is the net change of one row. Old is nil where the row did not exist
 // before, New where it exists no longer. Values may be [Missing]: in Old what the
@@ -51,12 +49,9 @@ type Image struct {
 	Relation uint32
 }
 
-// Memory of a map entry beside the packed images, as measured: its slot in a map
-// that has just grown, and what the allocator rounds up.
-const (
-	netOverhead = 128
-	bagOverhead = 64
-)
+// bagOverhead is the memory of a map entry beside the packed row, as measured: its slot
+// in a map that has just grown, and what the allocator rounds up.
+const bagOverhead = 64
 
 // NewImages returns an empty set.
 func NewImages(spec ImageSpec) *Images {
@@ -75,15 +70,18 @@ func NewImages(spec ImageSpec) *Images {
 }
 
 // Bytes estimates the memory held.
-func (im *Images) Bytes() int64 { return im.bytes }
+func (im *Images) Bytes() int64 { return im.bytes + im.rows.bytes() }
 
 // Len is the number of rows that changed; of a bag, the number of different ones.
-func (im *Images) Len() int { return len(im.rows) + len(im.bag) }
+func (im *Images) Len() int { return im.rows.live + len(im.bag) }
+
+// Lacks reports whether a new image may lack a value, so that it has to be looked up.
+func (im *Images) Lacks() bool { return im.lacks }
 
 // Reset empties the set.
 func (im *Images) Reset() {
-	im.rows, im.bag = map[string]net{}, map[string]int{}
-	im.bytes = 0
+	im.rows, im.bag = newNetting(), map[string]int{}
+	im.bytes, im.lacks = 0, false
 	if len(im.maps) > 1000 {
 		clear(im.maps)
 	}
@@ -163,18 +161,16 @@ func (im *Images) take(c *Change, pos []int) (string, bool) {
 	if klen == 0 {
 		return "", false
 	}
-	n, tracked := im.rows[string(im.packed[:klen])]
+	row, _, _ := im.rows.find(im.packed[:klen])
+	before, after := im.rows.refs(row)
 	switch {
-	case tracked && n.after != "" && im.agree(string(im.packed), n.after):
-		before := n.after
-		n.after = ""
-		im.store(klen, net{n.before, before}, n)
-		return before, true
-	case n.before == "": // the row that stood there before the batch
-		was := n
-		n.before = string(im.packed)
-		im.store(klen, was, n)
-		return n.before, true
+	case after != 0 && im.agree(string(im.packed), im.rows.slab.at(after)):
+		im.rows.set(row, before, 0)
+		return im.rows.slab.at(after), true
+	case before == 0: // the row that stood there before the batch
+		before = im.rows.slab.add(im.packed)
+		im.rows.place(row, im.packed[:klen], before, after)
+		return im.rows.slab.at(before), true
 	}
 	return "", false // there is no such row
 }
@@ -185,47 +181,19 @@ func (im *Images) put(c *Change, pos []int, before string) bool {
 	if klen == 0 {
 		return false
 	}
-	n := im.rows[string(im.packed[:klen])]
-	if n.after != "" {
+	row, _, _ := im.rows.find(im.packed[:klen])
+	was, after := im.rows.refs(row)
+	if after != 0 {
 		return false // a second row at the key, see take
 	}
-	was := n
-	if n.before == string(im.packed) && !missing {
-		im.store(klen, was, net{}) // back as it was
-		return true
+	im.lacks = im.lacks || missing
+	if !missing && im.rows.slab.at(was) == string(im.packed) {
+		im.rows.set(row, 0, 0) // back as it was
+	} else {
+		im.rows.place(row, im.packed[:klen], was, im.rows.slab.add(im.packed))
 	}
-	n.after = string(im.packed)
-	im.store(klen, was, n)
+	im.rows.compact()
 	return true
-}
-
-// store replaces the net change of a key, whose length in packed form is klen.
-func (im *Images) store(klen int, was, is net) {
-	im.bytes += is.bytes() - was.bytes()
-	switch {
-	case is.after != "":
-		// Assigning to a map makes it hold this very key, so that it does not keep
-		// an image alive that was replaced.
-		im.rows[is.after[:klen]] = is
-	case is.before != "":
-		im.rows[is.before[:klen]] = is
-	default:
-		delete(im.rows, was.key(klen))
-	}
-}
-
-func (n net) key(klen int) string {
-	if n.after != "" {
-		return n.after[:klen]
-	}
-	return n.before[:klen]
-}
-
-func (n net) bytes() int64 {
-	if n == (net{}) {
-		return 0
-	}
-	return int64(netOverhead + len(n.before) + len(n.after))
 }
 
 func (im *Images) addBag(c *Change, pos []int) bool {
@@ -237,33 +205,42 @@ func (im *Images) count(t *Table, row Row, pos []int, by int) bool {
 	if _, missing := im.pack(t, row, pos, ""); missing {
 		return false
 	}
-	n, ok := im.bag[string(im.packed)]
-	switch {
-	case !ok:
-		im.bag[string(im.packed)] = by
-		im.bytes += int64(bagOverhead + len(im.packed))
-	case n+by == 0:
-		delete(im.bag, string(im.packed))
-		im.bytes -= int64(bagOverhead + len(im.packed))
-	default:
-		im.bag[string(im.packed)] = n + by
-	}
+	im.countPacked(im.packed, by)
 	return true
 }
 
-// Each yields the net changes, in no order: for a keyed source one a key, for a
-// bag one for each copy of a row. Rows that came to stand as before are left out.
-// An image is the caller's own: what is filled in there is not found by a later call.
+// countPacked adds copies of a packed row to the bag, or takes some away.
+func (im *Images) countPacked(packed []byte, by int) {
+	n, ok := im.bag[string(packed)]
+	switch {
+	case !ok:
+		im.bag[string(packed)] = by
+		im.bytes += int64(bagOverhead + len(packed))
+	case n+by == 0:
+		delete(im.bag, string(packed))
+		im.bytes -= int64(bagOverhead + len(packed))
+	default:
+		im.bag[string(packed)] = n + by
+	}
+}
+
+// Each yields the net changes: for a keyed source one a key, in the order in which they
+// first changed, for a bag one for each copy of a row, in no order. Rows that came to
+// stand as before are left out. An image is the caller's own: what is filled in there
+// is not found by a later call.
 func (im *Images) Each(yield func(*Image)) {
-	for _, n := range im.rows {
+	for row := range im.rows.rows {
+		before, after := im.rows.images(row)
 		img := &Image{}
-		if n.before != "" {
-			img.Old, img.Relation = im.unpack(n.before), im.relation(n.before)
+		if before != "" {
+			img.Old, img.Relation = im.unpack(before), im.relation(before)
 		}
-		if n.after != "" {
-			img.New, img.Relation = im.unpack(n.after), im.relation(n.after)
+		if after != "" {
+			img.New, img.Relation = im.unpack(after), im.relation(after)
 		}
-		yield(img)
+		if before != "" || after != "" {
+			yield(img)
+		}
 	}
 	for packed, n := range im.bag {
 		for range n {
@@ -341,11 +318,15 @@ func (im *Images) agree(a, b string) bool {
 // unpack returns a row, whose values are parts of the packed text.
 func (im *Images) unpack(packed string) Row {
 	row := make(Row, len(im.order))
+	im.unpackInto(row, packed)
+	return row
+}
+
+func (im *Images) unpackInto(row Row, packed string) {
 	rest := packed[im.prefix:]
 	for _, column := range im.order {
 		row[column], rest = cut(rest)
 	}
-	return row
 }
 
 // relation returns the OID in front of a packed row, 0 where there is none.

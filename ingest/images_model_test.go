@@ -57,6 +57,20 @@ type model struct {
 	rows   []*modelRow
 	images *Images
 	failed bool // Add said no
+	// detached are sets taken out between transactions, which are put together again at the end.
+	detached []*Images
+}
+
+// compose makes one set of those that were detached and the rest.
+func (m *model) compose() {
+	for _, later := range append(m.detached, m.images)[min(1, len(m.detached)):] {
+		if len(m.detached) > 0 && !m.detached[0].Then(later) {
+			m.t.Fatal("detached sets do not fit together")
+		}
+	}
+	if len(m.detached) > 0 {
+		m.images, m.detached = m.detached[0], nil
+	}
 }
 
 func newModel(t *rapid.T, m mode) *model {
@@ -297,6 +311,8 @@ func fits(image, row Row) bool {
 
 func (m *model) check(before map[string][]Row, unsent map[string]bool) {
 	after := m.state()
+	composed := len(m.detached) > 0
+	m.compose()
 	got := map[string][]Row{}
 	for k, rows := range before {
 		got[k] = slices.Clone(rows)
@@ -329,7 +345,7 @@ func (m *model) check(before map[string][]Row, unsent map[string]bool) {
 			if i < 0 {
 				m.t.Fatalf("%v is not there", row)
 			}
-			if slices.ContainsFunc(row, Value.IsMissing) && !unsent[key] {
+			if slices.ContainsFunc(row, Value.IsMissing) && !unsent[key] && !composed {
 				m.t.Fatalf("%v lacks a value that was sent", row)
 			}
 			got[key] = append(got[key], after[key][i])
@@ -359,34 +375,54 @@ func TestImagesLeadFromTheOldTableToTheNew(t *testing.T) {
 	for _, mode := range modes {
 		t.Run(mode.name, func(t *testing.T) {
 			t.Parallel()
-			netted := 0
-			rapid.Check(t, func(t *rapid.T) {
-				m := newModel(t, mode)
-				for range 2 { // the second batch begins with rows and a set used before
-					before := m.state()
-					for _, r := range m.rows {
-						r.sent = false
-					}
-					for range rapid.IntRange(1, 4).Draw(t, "transactions") {
-						m.transaction()
-					}
-					if !m.failed {
-						netted++
-						unsent := map[string]bool{}
-						for _, r := range m.rows {
-							if !r.sent {
-								unsent[m.key(m.kept(r), r.rel)] = true
-							}
-						}
-						m.check(before, unsent)
-					}
-					m.failed = false
-					m.images.Reset()
-					require.Zero(t, m.images.Bytes())
-					require.Zero(t, m.images.Len())
-				}
-			})
-			require.Greater(t, netted, 50, "too few batches could be netted")
+			leads(t, mode, false)
 		})
 	}
+}
+
+// What is taken out between transactions and put together again is as if it had never
+// been taken out.
+func TestDetachedImagesComposeToTheWhole(t *testing.T) {
+	t.Parallel()
+	for _, mode := range modes {
+		t.Run(mode.name, func(t *testing.T) {
+			t.Parallel()
+			leads(t, mode, true)
+		})
+	}
+}
+
+func leads(t *testing.T, mode mode, detach bool) {
+	t.Helper()
+	netted := 0
+	rapid.Check(t, func(t *rapid.T) {
+		m := newModel(t, mode)
+		for range 2 { // the second batch begins with rows and a set used before
+			before := m.state()
+			for _, r := range m.rows {
+				r.sent = false
+			}
+			for range rapid.IntRange(1, 4).Draw(t, "transactions") {
+				m.transaction()
+				if detach && !m.failed && rapid.Bool().Draw(t, "detach") {
+					m.detached = append(m.detached, m.images.Detach())
+				}
+			}
+			if !m.failed {
+				netted++
+				unsent := map[string]bool{}
+				for _, r := range m.rows {
+					if !r.sent {
+						unsent[m.key(m.kept(r), r.rel)] = true
+					}
+				}
+				m.check(before, unsent)
+			}
+			m.failed, m.detached = false, nil
+			m.images.Reset()
+			require.Zero(t, m.images.Bytes())
+			require.Zero(t, m.images.Len())
+		}
+	})
+	require.Greater(t, netted, 50, "too few batches could be netted")
 }
