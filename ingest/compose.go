@@ -40,8 +40,8 @@ func (im *Images) then(later *Images, row int) bool {
 	}
 	key := []byte(later.rows.key(second))
 	old, fresh := later.rows.images(row)
-	at, _, _ := im.rows.find(key)
-	before, after := im.rows.refs(at)
+	at := im.rows.find(key)
+	before, after := im.rows.refs(at.row)
 	switch {
 	case before == 0 && after == 0: // the key did not change before
 		before = im.copied(old)
@@ -54,7 +54,7 @@ func (im *Images) then(later *Images, row int) bool {
 	if fresh != "" && fresh == im.rows.slab.at(before) && !im.missing(fresh) {
 		before, fresh = 0, ""
 	}
-	if after = im.copied(fresh); at >= 0 || before != 0 || after != 0 {
+	if after = im.copied(fresh); at.row >= 0 || before != 0 || after != 0 {
 		im.rows.place(at, key, before, after)
 	}
 	return true

@@ -161,15 +161,15 @@ func (im *Images) take(c *Change, pos []int) (string, bool) {
 	if klen == 0 {
 		return "", false
 	}
-	row, _, _ := im.rows.find(im.packed[:klen])
-	before, after := im.rows.refs(row)
+	at := im.rows.find(im.packed[:klen])
+	before, after := im.rows.refs(at.row)
 	switch {
 	case after != 0 && im.agree(string(im.packed), im.rows.slab.at(after)):
-		im.rows.set(row, before, 0)
+		im.rows.set(at.row, before, 0)
 		return im.rows.slab.at(after), true
 	case before == 0: // the row that stood there before the batch
 		before = im.rows.slab.add(im.packed)
-		im.rows.place(row, im.packed[:klen], before, after)
+		im.rows.place(at, im.packed[:klen], before, after)
 		return im.rows.slab.at(before), true
 	}
 	return "", false // there is no such row
@@ -181,16 +181,16 @@ func (im *Images) put(c *Change, pos []int, before string) bool {
 	if klen == 0 {
 		return false
 	}
-	row, _, _ := im.rows.find(im.packed[:klen])
-	was, after := im.rows.refs(row)
+	at := im.rows.find(im.packed[:klen])
+	was, after := im.rows.refs(at.row)
 	if after != 0 {
 		return false // a second row at the key, see take
 	}
 	im.lacks = im.lacks || missing
 	if !missing && im.rows.slab.at(was) == string(im.packed) {
-		im.rows.set(row, 0, 0) // back as it was
+		im.rows.set(at.row, 0, 0) // back as it was
 	} else {
-		im.rows.place(row, im.packed[:klen], was, im.rows.slab.add(im.packed))
+		im.rows.place(at, im.packed[:klen], was, im.rows.slab.add(im.packed))
 	}
 	im.rows.compact()
 	return true

@@ -43,20 +43,28 @@ func newNetting() *netting { return &netting{seed: maphash.MakeSeed()} }
 // bytes estimates the memory held for what is live. The rest is bounded by it, see compact.
 func (n *netting) bytes() int64 { return int64(n.live)*netOverhead + n.held }
 
-// find returns the row of a key, or -1 and the slot where it is to be put.
-func (n *netting) find(key []byte) (row int, slot uint32, hash uint32) {
-	hash = uint32(maphash.Bytes(n.seed, key))
+// spot is where a key stands, or belongs.
+type spot struct {
+	row  int // -1: nowhere
+	slot uint32
+	hash uint32
+}
+
+// find looks a key up. What it gives holds until the next change.
+func (n *netting) find(key []byte) spot {
+	s := spot{row: -1, hash: uint32(maphash.Bytes(n.seed, key))}
 	if len(n.table) == 0 {
-		return -1, 0, hash
+		return s
 	}
 	mask := uint32(len(n.table) - 1)
-	for slot = hash & mask; ; slot = (slot + 1) & mask {
-		at := n.table[slot]
+	for s.slot = s.hash & mask; ; s.slot = (s.slot + 1) & mask {
+		at := n.table[s.slot]
 		if at == 0 {
-			return -1, slot, hash
+			return s
 		}
-		if r := &n.rows[at-1]; r.hash == hash && n.key(r) == string(key) {
-			return int(at - 1), slot, hash
+		if r := &n.rows[at-1]; r.hash == s.hash && n.key(r) == string(key) {
+			s.row = int(at - 1)
+			return s
 		}
 	}
 }
@@ -81,26 +89,30 @@ func (n *netting) refs(row int) (before, after ref) {
 	return n.rows[row].before, n.rows[row].after
 }
 
-// place sets the images of a key, whose row is the one that find gave.
-func (n *netting) place(row int, key []byte, before, after ref) {
-	if row < 0 {
-		n.insert(key, before, after)
+// place sets the images of a key at the spot that find gave.
+func (n *netting) place(s spot, key []byte, before, after ref) {
+	if s.row >= 0 {
+		n.set(s.row, before, after)
 		return
 	}
-	n.set(row, before, after)
-}
-
-// insert makes a row for a key that find did not find.
-func (n *netting) insert(key []byte, before, after ref) {
-	_, slot, hash := n.find(key)
 	if 4*(len(n.rows)+1) > 3*len(n.table) {
 		n.grow(max(16, 2*len(n.table)))
-		_, slot, hash = n.find(key)
+		s.slot = n.free(s.hash)
 	}
-	n.rows = append(n.rows, netRow{before: before, after: after, hash: hash, klen: uint32(len(key))})
-	n.table[slot] = uint32(len(n.rows))
+	n.rows = append(n.rows, netRow{before: before, after: after, hash: s.hash, klen: uint32(len(key))})
+	n.table[s.slot] = uint32(len(n.rows))
 	n.live++
 	n.held += int64(len(n.slab.at(before)) + len(n.slab.at(after)))
+}
+
+// free returns the slot for a key of that hash which is not in the table.
+func (n *netting) free(hash uint32) uint32 {
+	mask := uint32(len(n.table) - 1)
+	slot := hash & mask
+	for n.table[slot] != 0 {
+		slot = (slot + 1) & mask
+	}
+	return slot
 }
 
 // set replaces the images of a row.
@@ -124,13 +136,8 @@ func (n *netting) set(row int, before, after ref) {
 
 func (n *netting) grow(size int) {
 	n.table = make([]uint32, size)
-	mask := uint32(size - 1)
 	for i := range n.rows {
-		slot := n.rows[i].hash & mask
-		for n.table[slot] != 0 {
-			slot = (slot + 1) & mask
-		}
-		n.table[slot] = uint32(i + 1)
+		n.table[n.free(n.rows[i].hash)] = uint32(i + 1)
 	}
 }
 
