@@ -80,6 +80,15 @@ func TestJoinTraps(t *testing.T) {
 			batches: []string{"UPDATE item SET p = 2; UPDATE nul SET p = 2 WHERE pk = 1; DELETE FROM nul WHERE pk = 2", "UPDATE nul SET p = 1"},
 		},
 		{
+			name: "a change below a grouping reaches the rows that show it",
+			seed: "INSERT INTO dim VALUES (1, 'a', 0), (2, 'b', 0); INSERT INTO fact VALUES (1, 1, 5)",
+			body: "SELECT d.id, d.label, x.n FROM dim d JOIN (SELECT dim_id, count(*) AS n FROM fact GROUP BY dim_id) x ON x.dim_id = d.id",
+			batches: []string{
+				"INSERT INTO fact VALUES (2, 1, 5), (3, 2, 5)", "UPDATE fact SET dim_id = 2 WHERE id = 1", "DELETE FROM fact WHERE dim_id = 2",
+				"UPDATE dim SET label = 'c'; DELETE FROM fact",
+			},
+		},
+		{
 			name:    "the group of rows without a match",
 			seed:    "INSERT INTO dim VALUES (1, 'a', 0), (2, 'b', 0)",
 			body:    "SELECT f.amt, count(*) AS n FROM dim d LEFT JOIN fact f ON f.dim_id = d.id GROUP BY f.amt",
@@ -126,6 +135,7 @@ func TestJoinIdentities(t *testing.T) {
 		{"the same under a join", "SELECT d.id, l.id AS lid, i.pk FROM dim d LEFT JOIN loose l ON l.dim_id = d.id JOIN item i ON i.pk = l.id", "public.loose"},
 		{"exists", "SELECT d.id FROM dim d WHERE EXISTS (SELECT FROM fact f WHERE f.dim_id = d.id)", "public.fact"},
 		{"scalar subquery", "SELECT d.id, (SELECT max(f.amt) FROM fact f WHERE f.dim_id = d.id) AS m FROM dim d", "public.fact"},
+		{"below a grouping", "SELECT d.id, x.n FROM dim d JOIN (SELECT dim_id, count(*) AS n FROM fact GROUP BY dim_id) x ON x.dim_id = d.id", "public.fact"},
 		{"groups", "SELECT d.label, count(*) AS n FROM fact f JOIN dim d ON d.id = f.dim_id GROUP BY d.label", "public.fact"},
 	} {
 		p, err := compile(tc.body, Options{ReplicaIdentity: Require})

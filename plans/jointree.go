@@ -184,7 +184,8 @@ func (j *joinTree) query(s *scope, r reading) region {
 			out.walks = append(out.walks, ws...)
 			j.degrade(lost)
 		}
-		out.open = j.close(out.open, out.held, where)
+		ws, open := j.close(out.open, out.held, where)
+		out.walks, out.open = append(out.walks, ws...), open
 	}
 	out.conds = append(out.conds, where...)
 	for _, l := range links {
@@ -204,13 +205,18 @@ func walk2(n *node, visit func(*node)) {
 	walk2(n.child("rarg"), visit)
 }
 
-// close finds, for groupings, the rows of other tables that hold theirs, and
+// close finds walks from groupings to the rows of other tables that hold theirs, and
 // returns the groupings for which there are none.
-func (j *joinTree) close(opens []bundle, targets []int, conds []cond) []bundle {
-	return slices.DeleteFunc(opens, func(o bundle) bool {
-		_, lost := j.reach(targets, o.places, slices.Concat(o.conds, conds))
-		return len(lost) == 0
-	})
+func (j *joinTree) close(opens []bundle, targets []int, conds []cond) (walks []*trail, open []bundle) {
+	for _, o := range opens {
+		ws, lost := j.reach(targets, o.places, slices.Concat(o.conds, conds))
+		if len(lost) > 0 {
+			open = append(open, o)
+			continue
+		}
+		walks = append(walks, ws...)
+	}
+	return walks, open
 }
 
 // item reads an item of FROM.
@@ -280,7 +286,10 @@ func (j *joinTree) join(kind int, left, right *region, on []cond, links []region
 			walks = append(walks, ws...)
 			j.degrade(lost)
 		}
-		left.open, right.open = j.close(left.open, right.held, on), j.close(right.open, left.held, on)
+		var fromLeft, fromRight []*trail
+		fromLeft, left.open = j.close(left.open, right.held, on)
+		fromRight, right.open = j.close(right.open, left.held, on)
+		walks = slices.Concat(walks, fromLeft, fromRight)
 	case joinLeft:
 		outer(left, right)
 		right.open = nil

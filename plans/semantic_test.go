@@ -68,8 +68,9 @@ func (b *bench) images() []string {
 CREATE TEMP TABLE gone_%[1]d AS (TABLE before_%[1]d EXCEPT ALL TABLE after_%[1]d);
 CREATE TEMP TABLE fresh_%[1]d AS (TABLE after_%[1]d EXCEPT ALL TABLE before_%[1]d);`, i))
 		if b.rnd.IntN(2) == 0 && len(s.Columns) > 0 && b.p.Projection == nil {
-			// A row that came and went within the batch, or was touched and put back.
-			b.exec(fmt.Sprintf(`INSERT INTO gone_%d SELECT * FROM after_%[1]d LIMIT 1; INSERT INTO fresh_%[1]d SELECT * FROM after_%[1]d LIMIT 1`, i))
+			// A row that was touched and put back within the batch.
+			b.exec(fmt.Sprintf(`CREATE TEMP TABLE same ON COMMIT DROP AS (TABLE before_%d INTERSECT ALL TABLE after_%[1]d LIMIT 1);
+INSERT INTO gone_%[1]d TABLE same; INSERT INTO fresh_%[1]d TABLE same; DROP TABLE same`, i))
 		}
 		names := join(columnsOf(s))
 		var fresh, gone []string

@@ -104,6 +104,8 @@ var shapes = []shape{
 	{"j9b", `select l.id as lid, d.id as did, l.amt, d.label from loose l full join dim d on d.id = l.dim_id`, join, "loose: full"},
 	{"j9c", `select l.id as lid, d.id as did, f.id as fid, d.label from loose l left join dim d on d.id = l.dim_id left join fact f on f.dim_id = d.id`, join, "fact: full"},
 	{"j9d", `select i.pk, d.id as did, l.id as lid, f.id as fid, d.rank from item i left join dim d on d.id = i.p full join loose l on l.dim_id = d.id right join fact f on f.dim_id = d.id`, join, "item: full; dim: full; loose: full"},
+	{"j10a", `select d.id, d.label, x.n from dim d join (select dim_id, count(*) as n from fact group by dim_id) x on x.dim_id = d.id`, join, "fact: full"},
+	{"j10b", `select d.id, x.n, y.s from dim d left join (select dim_id, count(*) as n from fact group by dim_id) x on x.dim_id = d.id left join (select dim_id, sum(amt) as s from loose group by dim_id) y on y.dim_id = d.id`, join, "fact: full; loose: full"},
 
 	{"f1", `with recursive r as (select src, dst from edge union select r.src, e.dst from r join edge e on e.src = r.dst) select src, dst from r`, floor, ""},
 	{"f2", `select pk, p from item order by p desc, pk limit 3`, floor, ""},
