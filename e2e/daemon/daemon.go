@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -40,6 +42,8 @@ type Options struct {
 	// Engine and Stream alter what the daemon is made of, before it is.
 	Engine func(*maintain.Options)
 	Stream func(*replication.Options)
+	// Judged is told of each round that committed: which views moved, and what the oracle said of them.
+	Judged func(views []maintain.Checked, err error)
 	// Wrap replaces the stream that the engine sees, to do it wrong on purpose.
 	Wrap func(maintain.Stream) maintain.Stream
 	Log  io.Writer // default: the test's log
@@ -66,9 +70,10 @@ type Daemon struct {
 	excused    atomic.Bool // what ended it was expected
 	mu         sync.Mutex
 	mismatches []error
-	// found is what the oracle says of the round in hand. It counts once the round has
+	// found is what the oracle says of the round in hand, and moved what it looked at. It counts once the round has
 	// committed: one that a changed definition makes void may well look wrong.
 	found error
+	moved []maintain.Checked
 }
 
 // View declares a view in schema public.
@@ -83,6 +88,15 @@ func Start(t testing.TB, db *pgtest.DB, o Options) *Daemon {
 	d, err := Launch(t, db, o)
 	require.NoError(t, err)
 	t.Cleanup(func() { d.Stop() })
+	return d
+}
+
+// Keep is Start that returns once all views are live, and leaves all but warnings out of the log.
+func Keep(t testing.TB, db *pgtest.DB, o Options) *Daemon {
+	t.Helper()
+	o.Level = cmp.Or(o.Level, slog.LevelWarn)
+	d := Start(t, db, o)
+	pgtest.Eventually(t, 2*time.Minute, d.Live)
 	return d
 }
 
@@ -116,7 +130,7 @@ func Launch(t testing.TB, db *pgtest.DB, o Options) (*Daemon, error) {
 	if o.Engine != nil {
 		o.Engine(&mo)
 	}
-	mo.Observer = judge{mo.Observer, d}
+	mo.Observer = judge{mo.Observer, d, o.Judged}
 	d.Engine = maintain.New(mo)
 	if err := d.begin(ctx, o, target, log); err != nil {
 		d.Engine.Close(ctx)
@@ -290,6 +304,21 @@ func (d *Daemon) View(name string) maintain.ViewStatus {
 	return maintain.ViewStatus{}
 }
 
+// Live says which views are not live, and why.
+func (d *Daemon) Live() error {
+	views := d.Engine.Status().Views
+	var not []string
+	for _, v := range views {
+		if v.State != maintain.Live {
+			not = append(not, fmt.Sprintf("%s is %s: %v", v.Name, v.State, v.Err))
+		}
+	}
+	if len(views) == 0 || len(not) > 0 {
+		return fmt.Errorf("of %d views: %s", len(views), strings.Join(not, "; "))
+	}
+	return nil
+}
+
 // Settle waits until the live views include everything committed so far, and the daemon has counted the rounds that did
 // it: a round is durable a moment before.
 func (d *Daemon) Settle(db *pgtest.DB) {
@@ -347,7 +376,7 @@ func (d *Daemon) check(o Options) func(context.Context, *pgx.Conn, []maintain.Ch
 		}
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		d.found = err
+		d.found, d.moved = err, slices.Clone(views)
 		return nil
 	}
 }
@@ -355,16 +384,21 @@ func (d *Daemon) check(o Options) func(context.Context, *pgx.Conn, []maintain.Ch
 // judge takes the oracle's findings over when their round commits.
 type judge struct {
 	maintain.Observer
-	d *Daemon
+	d    *Daemon
+	tell func([]maintain.Checked, error) // may be nil
 }
 
 func (j judge) RoundCommitted(took time.Duration) {
 	j.d.mu.Lock()
-	if j.d.found != nil {
-		j.d.mismatches = append(j.d.mismatches, j.d.found)
-		j.d.found = nil
+	found, moved := j.d.found, j.d.moved
+	j.d.found, j.d.moved = nil, nil
+	if found != nil {
+		j.d.mismatches = append(j.d.mismatches, found)
 	}
 	j.d.mu.Unlock()
+	if j.tell != nil {
+		j.tell(moved, found)
+	}
 	j.Observer.RoundCommitted(took)
 }
 

@@ -28,7 +28,7 @@ func TestWeakestIdentities(t *testing.T) {
 				identify(t, db, table, identity)
 			}
 			requireStrategies(t, db, g.shapes) // a strategy that wants more is refused
-			d := keep(t, db, daemon.Options{Views: views(g.shapes, false)})
+			d := daemon.Keep(t, db, daemon.Options{Views: views(g.shapes, false)})
 			run(t, db, d, weakRounds, workload.Options{Pause: writerPause})
 		})
 	}

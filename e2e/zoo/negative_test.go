@@ -54,7 +54,7 @@ func TestWrongBodiesFail(t *testing.T) {
 		}
 		return nil
 	})
-	w.stop(t)
+	w.Stop()
 }
 
 // missed lists the views with a wrong body that the oracle has not found yet.
@@ -84,7 +84,7 @@ func TestWrongTwinFails(t *testing.T) {
 	shape := daemon.View("a1", shapes[slices.IndexFunc(shapes, func(s shape) bool { return s.name == "a1" })].body)
 	twin := daemon.View(twinOf("a1"), `select bucket, count(*) as n, sum(p) as s from item where bucket <> 7 group by bucket`)
 	twin.Force = floor
-	d := keep(t, db, daemon.Options{Views: []plans.Declaration{shape, twin}})
+	d := daemon.Keep(t, db, daemon.Options{Views: []plans.Declaration{shape, twin}})
 	db.Exec(t, "INSERT INTO item SELECT g, 1, 1, 7 FROM generate_series(1000, 1003) g")
 	d.Settle(db)
 	require.Positive(t, d.Rounds())

@@ -2,16 +2,12 @@ package zoo
 
 import (
 	"cmp"
-	"context"
 	"flag"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/mvsync/mvsync/e2e/daemon"
@@ -73,7 +69,7 @@ func requireStrategies(t *testing.T, db *pgtest.DB, list []shape) {
 func TestZoo(t *testing.T) {
 	t.Parallel()
 	db := fixtures(t, map[string]workload.Identity{"*": workload.IdentityFull})
-	d := keep(t, db, daemon.Options{Views: views(shapes, true)})
+	d := daemon.Keep(t, db, daemon.Options{Views: views(shapes, true)})
 	run(t, db, d, *rounds, workload.Options{Pause: writerPause})
 	requireArms(t, d, shapes)
 	require.NoError(t, agreement().CheckNow(t.Context(), db.Conn(t)))
@@ -88,7 +84,7 @@ const degradeRounds = 40
 func TestZooDegraded(t *testing.T) {
 	t.Parallel()
 	db := fixtures(t, map[string]workload.Identity{"*": workload.IdentityFull})
-	d := keep(t, db, daemon.Options{Views: views(shapes, false), Engine: func(o *maintain.Options) { o.Degrade = true }})
+	d := daemon.Keep(t, db, daemon.Options{Views: views(shapes, false), Engine: func(o *maintain.Options) { o.Degrade = true }})
 	run(t, db, d, degradeRounds, workload.Options{Pause: writerPause})
 	require.NotEmpty(t, d.Tally.Rebuilt("degrade"), "nothing was degraded")
 }
@@ -141,30 +137,6 @@ func seedOf() uint64 {
 	return *seed
 }
 
-// keep starts a daemon with planning options that accept what the fixtures have.
-func keep(t *testing.T, db *pgtest.DB, o daemon.Options) *daemon.Daemon {
-	t.Helper()
-	o.Level = slog.LevelWarn
-	d := daemon.Start(t, db, o)
-	pgtest.Eventually(t, 2*time.Minute, func() error { return live(d) })
-	return d
-}
-
-// live says which views are not live, and why.
-func live(d *daemon.Daemon) error {
-	status := d.Engine.Status()
-	var not []string
-	for _, v := range status.Views {
-		if v.State != maintain.Live {
-			not = append(not, fmt.Sprintf("%s is %s: %v", v.Name, v.State, v.Err))
-		}
-	}
-	if len(status.Views) == 0 || len(not) > 0 {
-		return fmt.Errorf("%d views; %s", len(status.Views), strings.Join(not, "; "))
-	}
-	return nil
-}
-
 // run keeps writers busy until the daemon has made so many rounds, each of them
 // checked, then lets it come to rest. On a failure it prints what is needed to see
 // it again.
@@ -172,10 +144,10 @@ func run(t *testing.T, db *pgtest.DB, d *daemon.Daemon, n int64, o workload.Opti
 	t.Helper()
 	w := write(t, db, o)
 	err := d.Reach(d.Rounds()+n, time.Duration(n)*roundLimit)
-	w.stop(t)
+	w.Stop()
 	if err == nil {
 		d.Settle(db)
-		err = live(d)
+		err = d.Live()
 	}
 	t.Logf("%d rounds, seed %d: %s", d.Rounds(), seedOf(), w.Counters())
 	if err == nil && len(d.Mismatches()) == 0 {
@@ -187,20 +159,9 @@ func run(t *testing.T, db *pgtest.DB, d *daemon.Daemon, n int64, o workload.Opti
 	t.Fatalf("seed %d: %v (the journal above holds the last transactions of each writer)", seedOf(), err)
 }
 
-// writers is a workload in the background.
-type writers struct {
-	*workload.Workload
-	done chan error
-	pool *pgxpool.Pool
-}
-
-func write(t *testing.T, db *pgtest.DB, o workload.Options) *writers {
+// write starts four writers that do all that transactions may do, half of them without waiting for the log.
+func write(t *testing.T, db *pgtest.DB, o workload.Options) *daemon.Writers {
 	t.Helper()
-	config, err := pgxpool.ParseConfig(db.URL)
-	require.NoError(t, err)
-	config.MaxConns = 8
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	require.NoError(t, err)
 	if len(o.Spec.Tables) == 0 {
 		o.Spec = tables(t, db)
 	}
@@ -208,13 +169,7 @@ func write(t *testing.T, db *pgtest.DB, o workload.Options) *writers {
 	if o.Weights == nil {
 		o.Weights = seldomTruncate()
 	}
-	w, err := workload.New(pool, o)
-	require.NoError(t, err)
-	run := &writers{Workload: w, done: make(chan error, 1), pool: pool}
-	ctx := context.WithoutCancel(t.Context()) // stopped by stop, also after a failure
-	go func() { run.done <- w.Run(ctx) }()
-	t.Cleanup(func() { run.stop(t) })
-	return run
+	return daemon.Write(t, db, o)
 }
 
 // seldomTruncate makes TRUNCATE rarer than it is by default: a round over all shapes is
@@ -227,19 +182,6 @@ func seldomTruncate() workload.Weights {
 		}
 	}
 	return weights
-}
-
-// stop ends the writers; it may be called again.
-func (w *writers) stop(t *testing.T) {
-	t.Helper()
-	w.Stop()
-	if err, ok := <-w.done; ok {
-		close(w.done)
-		w.pool.Close()
-		if err != nil {
-			t.Errorf("the workload failed: %v", err)
-		}
-	}
 }
 
 // requireArms checks that what was exact was not exact by rebuilding alone.
