@@ -117,10 +117,11 @@ func (s *Session) merge(ctx context.Context, tx pgx.Tx, l *Layout, m *Merge, inp
 	return r, s.explain(l, err)
 }
 
-// edition returns a comment that changes whenever the session has made the table several times larger. A prepared
-// statement keeps its plan until the table is analysed: one made for the empty table would scan it as it grows.
+// edition returns a comment that changes whenever the session has made the table several times larger, or others may
+// have made the tables that are read larger ([Session.Grown]). A prepared statement keeps its plan until the table is
+// analysed: one made for the empty table would scan it as it grows.
 func (s *Session) edition(l *Layout) string {
-	return fmt.Sprintf("/* %d */ ", (bits.Len64(uint64(s.inserted[l.ID])>>8)+1)/2)
+	return fmt.Sprintf("/* %d.%d */ ", (bits.Len64(uint64(s.inserted[l.ID])>>8)+1)/2, s.epoch)
 }
 
 func (s *Session) statement(l *Layout, m *Merge) *statement {
@@ -269,7 +270,7 @@ func (s *Session) Query(ctx context.Context, tx pgx.Tx, q Select, inputs []Input
 		}
 		ctes = append(ctes, s.statement(q.Stored, &Merge{}).everything(s.host.catalog))
 	}
-	rows, err := tx.Query(ctx, q.text(ctes), append([]any{mode, pgx.QueryResultFormats{pgx.TextFormatCode}}, args...)...)
+	rows, err := tx.Query(ctx, fmt.Sprintf("/* %d */ ", s.epoch)+q.text(ctes), append([]any{mode, pgx.QueryResultFormats{pgx.TextFormatCode}}, args...)...)
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/bits"
 
 	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
@@ -25,6 +26,8 @@ type Session struct {
 	made, wanted map[string]stage
 	staged       staging
 	inserted     map[int64]int64 // by view: rows that this session has inserted, roughly
+	logFrom      uint64          // the log's position when the session began
+	epoch        int             // of plans, see Grown
 }
 
 // staging says what the stages hold in one transaction.
@@ -95,6 +98,21 @@ func (s *Session) Idle(ctx context.Context) error {
 		delete(s.wanted, name)
 	}
 	return nil
+}
+
+// planAge is the volume of log after which statements are planned anew, in bytes. Such a volume costs seconds to take
+// over, and planning a view's statements some milliseconds.
+const planAge = 256 << 20
+
+// Grown tells the session the present position of the log, in bytes. Tables cannot have grown by more than what was
+// written: plans are made anew each time that this is four times as much since the session began, and at least each
+// planAge. (Postgres itself does so after it has analysed a table, which may come late or never.)
+func (s *Session) Grown(log uint64) {
+	if s.logFrom == 0 || log < s.logFrom {
+		s.logFrom = log
+	}
+	written := log - s.logFrom
+	s.epoch = (bits.Len64(written>>20)+1)/2 + int(written/planAge)
 }
 
 // StalePlan reports whether the error says that a prepared statement no longer fits the catalog: after a rollback,
@@ -173,16 +191,23 @@ func (s *Session) ship(ctx context.Context, tx pgx.Tx, in *Input) (string, error
 		}
 	}
 	st := stageOf(in.Columns, len(sets))
-	if _, ok := s.made[st.table]; !ok {
-		s.host.log.Debug("temporary table made inside a round", "table", st.table)
-		s.wanted[st.table] = st
-		if _, err := tx.Exec(ctx, st.create()); err != nil {
-			return "", err
-		}
+	if err := s.make(ctx, tx, st); err != nil {
+		return "", err
 	}
-	if err := st.copyRows(ctx, tx.Conn(), in.Rows); err != nil {
+	if err := st.copyRows(ctx, tx.Conn(), &listFeed{in.Rows}); err != nil {
 		return "", err
 	}
 	s.staged.sets[key] = append(sets, rows)
 	return st.table, nil
+}
+
+// make makes a stage inside the transaction where it is not known to exist.
+func (s *Session) make(ctx context.Context, tx pgx.Tx, st stage) error {
+	if _, ok := s.made[st.table]; ok {
+		return nil
+	}
+	s.host.log.Debug("temporary table made inside a round", "table", st.table)
+	s.wanted[st.table] = st
+	_, err := tx.Exec(ctx, st.create())
+	return err
 }
