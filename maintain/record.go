@@ -112,6 +112,10 @@ func (r *round) committed(ctx context.Context, position ingest.LSN) {
 	e.publish() // last: who sees the status finds everything else counted
 }
 
+// lockAhead is for how long the sources of a view that read them are locked in further
+// rounds, whether or not a change is known when the round is opened.
+const lockAhead = 250 * time.Millisecond
+
 // settle makes a view's as-of the round's snapshot.
 func (r *round) settle(v *view, now time.Time) {
 	e := r.e
@@ -134,6 +138,9 @@ func (r *round) settle(v *view, now time.Time) {
 	}
 	if n := r.collisions[v]; n > 0 {
 		e.observe.Collisions(v.name, n)
+	}
+	if v.due() && v.mayRead() {
+		v.readsUntil = now.Add(lockAhead)
 	}
 	v.work.reset()
 	v.follows, v.reads, v.sits, v.lock = true, false, 0, ""

@@ -155,6 +155,7 @@ func (r *round) open(ctx context.Context) error {
 		o, err := open(ctx, r.e.main.PgConn(), r.e.lockTimeout, r.e.audit.imported, tables)
 		if err == nil {
 			r.opened = o
+			r.session.Grown(uint64(o.lsn))
 			for _, t := range tables {
 				r.locked[t.oid] = true
 			}
@@ -188,7 +189,7 @@ func (r *round) tables() []table {
 // willRead reports whether maintaining the view may read base tables. What a
 // producer will report is not known yet.
 func (r *round) willRead(v *view) bool {
-	if v.reads || v.state != Live || r.e.o.Check != nil {
+	if v.reads || v.state != Live || r.e.o.Check != nil || r.started.Before(v.readsUntil) {
 		return true // the tests' oracle evaluates every body
 	}
 	for _, p := range v.producers {

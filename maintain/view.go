@@ -44,6 +44,9 @@ type view struct {
 	unsaved bool // the catalog does not show its state yet
 	follows bool // its recorded as-of is the progress row's
 	reads   bool // its last round needed tables that were not locked: lock them
+	// readsUntil: it read tables a moment ago. What arrives while a round is open may
+	// make it read them again, and the round would have to be redone with the locks.
+	readsUntil time.Time
 	// lock says what kept the view out of the last round, for status.
 	lock string
 	sits int // rounds in a row that it sat out
