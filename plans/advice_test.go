@@ -75,7 +75,9 @@ func TestAdvice(t *testing.T) {
 			}
 			before := estimated(t, conn, tc.body)
 			require.Contains(t, strings.Join(before.Advice, "\n"), tc.advice)
-			require.Equal(t, tc.scans, len(before.Cost.Scans) > 0, before.Cost)
+			if !skips(t, db) {
+				require.Equal(t, tc.scans, len(before.Cost.Scans) > 0, before.Cost)
+			}
 			var followed []string
 			for _, text := range before.Advice {
 				for _, sql := range statementsIn.FindAllString(text, -1) {
@@ -93,6 +95,13 @@ func TestAdvice(t *testing.T) {
 			require.Less(t, whole(after.Cost), whole(before.Cost)/2)
 		})
 	}
+}
+
+// skips reports whether Postgres skips through an index by columns behind its first, as it does from 18 on: it may then
+// read big_identity, if at a price, where older ones scan the table.
+func skips(t *testing.T, db *pgtest.DB) bool {
+	t.Helper()
+	return db.Value(t, "SELECT current_setting('server_version_num')::int >= 180000") == "t"
 }
 
 // whole is a round with one changed row, and one group to be run again.
