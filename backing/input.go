@@ -130,16 +130,33 @@ func (s stage) create() string {
 }
 
 // copyRows ships the rows into the stage.
-func (s stage) copyRows(ctx context.Context, conn *pgx.Conn, rows []ingest.Row) error {
+func (s stage) copyRows(ctx context.Context, conn *pgx.Conn, rows Feed) error {
 	_, err := conn.PgConn().CopyFrom(ctx, &copyReader{rows: rows}, "COPY "+s.table+" FROM STDIN")
 	return err
 }
 
+// listFeed gives the rows of a list.
+type listFeed struct {
+	rows []ingest.Row
+	next int
+}
+
+func (f *listFeed) Len() int { return len(f.rows) }
+
+func (f *listFeed) Next() ingest.Row {
+	if f.next == len(f.rows) {
+		return nil
+	}
+	f.next++
+	return f.rows[f.next-1]
+}
+
 // copyReader writes rows in COPY's text format.
 type copyReader struct {
-	rows []ingest.Row
+	rows Feed
 	buf  []byte // encoded and not yet read
 	off  int
+	done bool
 }
 
 // copyChunk is how much is encoded at a time, in bytes.
@@ -149,9 +166,11 @@ const copyChunk = 64 << 10
 func (r *copyReader) Read(p []byte) (int, error) {
 	if r.off == len(r.buf) {
 		r.buf, r.off = r.buf[:0], 0
-		for len(r.rows) > 0 && len(r.buf) < copyChunk {
-			r.buf = appendCopyRow(r.buf, r.rows[0])
-			r.rows = r.rows[1:]
+		for !r.done && len(r.buf) < copyChunk {
+			row := r.rows.Next()
+			if r.done = row == nil; !r.done {
+				r.buf = appendCopyRow(r.buf, row)
+			}
 		}
 		if len(r.buf) == 0 {
 			return 0, io.EOF

@@ -194,7 +194,7 @@ func (s *Session) ship(ctx context.Context, tx pgx.Tx, in *Input) (string, error
 	if err := s.make(ctx, tx, st); err != nil {
 		return "", err
 	}
-	if err := st.copyRows(ctx, tx.Conn(), &listFeed{in.Rows}); err != nil {
+	if err := st.copyRows(ctx, tx.Conn(), &listFeed{rows: in.Rows}); err != nil {
 		return "", err
 	}
 	s.staged.sets[key] = append(sets, rows)

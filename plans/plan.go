@@ -272,6 +272,9 @@ type Projection struct {
 	KeyColumns []Column
 	// Touched is over s and the CTE mvsync_keys.
 	Touched string
+	// Bare is set where the view has the very rows of its source, with columns of it as
+	// they are: the index into Sources[0].Columns of each of the view's columns.
+	Bare []int
 }
 
 // Aggregate is the arm of delta-aggregate: signed contributions of the changed

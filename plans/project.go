@@ -28,6 +28,7 @@ func planProjection(ctx context.Context, a *analysis, p *Plan) (string, []needs,
 	}
 	p.Projection = &Projection{
 		New: sql, KeyFrom: from, KeyColumns: keyColumns(keyed), Touched: keyMatch("s", keyed, "mvsync_keys", "k"),
+		Bare: a.bareColumns(p, src),
 	}
 	n := needs{}
 	for _, i := range from {
@@ -37,6 +38,33 @@ func planProjection(ctx context.Context, a *analysis, p *Plan) (string, []needs,
 		n.columns = append(n.columns, src.Columns[i].Name)
 	}
 	return "", []needs{n}, nil
+}
+
+// bareColumns returns [Projection.Bare]: nothing filters the rows, and every output is
+// a column of the table itself, of the same type.
+func (a *analysis) bareColumns(p *Plan, src *Source) []int {
+	tree := a.top.q.child("jointree")
+	items := tree.nodes("fromlist")
+	if len(items) != 1 || items[0].tag != "RANGETBLREF" || tree.has("quals") || len(p.Hidden) > 0 {
+		return nil
+	}
+	var from []int
+	for k, t := range a.top.outputs() {
+		e := t.child("expr")
+		if e.tag != "VAR" {
+			return nil
+		}
+		c, rest := a.top.resolve(e)
+		if rest != nil || c.s != a.top || kind(c.s.rte(c.rt)) != rteRelation || c.s.rte(c.rt).has("tablesample") {
+			return nil
+		}
+		i := slices.IndexFunc(src.Columns, func(sc SourceColumn) bool { return int(sc.Num) == c.attr })
+		if i < 0 || src.Columns[i].TypeOID != p.Columns[k].TypeOID || src.Columns[i].Modifier != p.Columns[k].Modifier {
+			return nil
+		}
+		from = append(from, i)
+	}
+	return from
 }
 
 // keyFrom finds the source column behind each column of the view's key, and the
