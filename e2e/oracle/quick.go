@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 
 	"github.com/jackc/pgx/v5"
@@ -34,53 +35,73 @@ func (k *known) add(v *View, c *comparison) {
 	k.comparisons[v.identity()] = c
 }
 
-// errNotQuick says that a check has to be made at leisure.
-var errNotQuick = errors.New("views are not all known, or not all right")
+// knownView is a view with how to compare it.
+type knownView struct {
+	view View
+	cmp  *comparison
+}
 
-// quick compares all views in one batch of statements. It returns false where it cannot say that all are right.
-func (c *Checker) quick(ctx context.Context, tx pgx.Tx) bool {
-	var batch pgx.Batch
-	for i := range c.Views {
-		cmp := c.known.find(&c.Views[i])
-		if cmp == nil || (cmp.tolerant() && len(cmp.key) == 0) {
-			return false
-		}
-		batch.Queue("SELECT count(*) FROM " + cmp.table)
-		batch.Queue(cmp.statement(cmp.bodySQL()))
+// quick compares the views that it knows in one batch of statements, and returns those that it cannot vouch for.
+func (c *Checker) quick(ctx context.Context, tx pgx.Tx) []View {
+	known, rest := c.split()
+	if len(known) == 0 {
+		return rest
 	}
-	var stored int64
+	var batch pgx.Batch
+	counts := make([]string, len(known))
+	for i, k := range known {
+		batch.Queue(k.cmp.quickStatement())
+		counts[i] = "(SELECT count(*) FROM " + k.cmp.table + ")"
+	}
+	batch.Queue("SELECT ARRAY[" + strings.Join(counts, ", ") + "]")
+	var wrong []bool
+	var stored []int64
 	err := c.pinned(ctx, tx, func(tx pgx.Tx) error {
 		results := tx.SendBatch(ctx, &batch)
-		err := readQuick(results, len(c.Views), &stored)
+		var err error
+		wrong, stored, err = readQuick(results, len(known))
 		return errors.Join(err, results.Close())
 	})
 	if err != nil {
-		return false
+		return c.Views
 	}
-	c.checks.Add(int64(len(c.Views)))
-	c.rows.Add(stored)
-	return true
+	for i, k := range known {
+		if wrong[i] {
+			rest = append(rest, k.view)
+			continue
+		}
+		c.checks.Add(1)
+		c.rows.Add(stored[i])
+	}
+	return rest
 }
 
-func readQuick(results pgx.BatchResults, views int, stored *int64) error {
-	for range views {
-		var n int64
-		if err := results.QueryRow().Scan(&n); err != nil {
-			return err
+// split tells the views that can be compared quickly from the rest.
+func (c *Checker) split() (known []knownView, rest []View) {
+	for _, v := range c.Views {
+		cmp := c.known.find(&v)
+		if cmp == nil || (cmp.tolerant() && len(cmp.key) == 0) {
+			rest = append(rest, v)
+			continue
 		}
-		*stored += n
+		known = append(known, knownView{v, cmp})
+	}
+	return known, rest
+}
+
+// readQuick reads for each view whether a row says that it is wrong, and then how many rows each holds.
+func readQuick(results pgx.BatchResults, views int) (wrong []bool, stored []int64, err error) {
+	for range views {
 		rows, err := results.Query()
 		if err != nil {
-			return err
+			return nil, nil, err
 		}
-		wrong := rows.Next()
+		wrong = append(wrong, rows.Next())
 		rows.Close()
 		if err := rows.Err(); err != nil {
-			return err
-		}
-		if wrong {
-			return errNotQuick
+			return nil, nil, err
 		}
 	}
-	return nil
+	err = results.QueryRow().Scan(&stored)
+	return wrong, stored, err
 }

@@ -40,19 +40,25 @@ func (c *comparison) statement(bodySQL string) string {
 	}
 }
 
+// quickStatement returns rows only if the view may be wrong: it need not say where.
+func (c *comparison) quickStatement() string {
+	if c.opts.Coarsened || c.tolerant() {
+		return c.statement(c.bodySQL())
+	}
+	return c.sides(c.bodySQL()) + `, ranked AS (SELECT side, dense_rank() OVER (ORDER BY ROW(0, ` + c.columns("") + `) USING *<) AS same FROM named)
+SELECT FROM ranked GROUP BY same HAVING count(*) FILTER (WHERE side = 0) <> count(*) FILTER (WHERE side = 1) LIMIT 1`
+}
+
 // both returns a WITH clause that puts the two sides together: "both" has the side, the columns, the image of those that
 // are compared by bytes, and the class of rows that are equal by key. Without a key all are of one class.
 //
 // dense_rank finds the classes since it takes NULLs as equal, which a join does not, and can go by an order of our
 // choice, which GROUP BY cannot. UNION ALL comes first: an image of a domain is not comparable with one of its base type.
 func (c *comparison) both(bodySQL string) string {
-	stored, all := make([]string, len(c.schema)), make([]string, len(c.schema))
 	images := []string{"0"} // a row must have a column
 	for i, column := range c.schema {
-		stored[i] = "t." + pgx.Identifier{column.name}.Sanitize()
-		all[i] = fmt.Sprintf("c%d", i)
 		if column.rule == exact {
-			images = append(images, all[i])
+			images = append(images, fmt.Sprintf("c%d", i))
 		}
 	}
 	class := "1::bigint"
@@ -63,10 +69,18 @@ func (c *comparison) both(bodySQL string) string {
 		}
 		class = "dense_rank() OVER (ORDER BY " + strings.Join(keys, ", ") + ")"
 	}
-	return fmt.Sprintf(`WITH side AS (SELECT 0 AS side, b.* FROM (%[1]s) AS b UNION ALL SELECT 1, %[2]s FROM %[3]s AS t),
-named(side, %[4]s) AS (TABLE side),
-"both" AS (SELECT *, ROW(%[5]s) AS image, %[6]s AS class FROM named)
-`, bodySQL, strings.Join(stored, ", "), c.table, strings.Join(all, ", "), strings.Join(images, ", "), class)
+	return c.sides(bodySQL) + fmt.Sprintf(`, "both" AS (SELECT *, ROW(%s) AS image, %s AS class FROM named)
+`, strings.Join(images, ", "), class)
+}
+
+// sides returns a WITH clause of which "named" holds the rows of both sides, with the columns side, c0, c1 and so on.
+func (c *comparison) sides(bodySQL string) string {
+	stored := make([]string, len(c.schema))
+	for i, column := range c.schema {
+		stored[i] = "t." + pgx.Identifier{column.name}.Sanitize()
+	}
+	return fmt.Sprintf(`WITH side AS (SELECT 0 AS side, b.* FROM (%s) AS b UNION ALL SELECT 1, %s FROM %s AS t),
+named(side, %s) AS (TABLE side)`, bodySQL, strings.Join(stored, ", "), c.table, c.columns(""))
 }
 
 // collated returns a column under the table's collation, whatever the body's is.
