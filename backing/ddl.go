@@ -194,7 +194,7 @@ func (s *Session) ddl(l *Layout) ([]definition, error) {
 	out := []definition{{"table", s.tableDDL(l)}}
 	out = append(out, s.keyDDL(l)...)
 	for _, text := range l.Indexes {
-		out = append(out, definition{"index " + text, indexDDL(l, text)})
+		out = append(out, definition{"index " + text, markedDDL(l.Name.SQL(), indexDDL(l, text), text)})
 	}
 	grants, err := grantDDL(l)
 	if err != nil {
@@ -279,7 +279,7 @@ func (s *Session) companionDDL(l *Layout) []definition {
 		exprs = []string{"(" + s.host.own("row_hash") + "(ROW(" + list(names(keys)) + ")))"}
 	}
 	for _, text := range l.HiddenIndexes {
-		out = append(out, definition{"companion's index " + text, "CREATE INDEX ON " + table + " " + text})
+		out = append(out, definition{"companion's index " + text, markedDDL(table, "CREATE INDEX ON "+table+" "+text, text)})
 	}
 	return append(out,
 		definition{"companion's key", "CREATE UNIQUE INDEX ON " + table + " (" + list(exprs) + ")"},
@@ -298,56 +298,6 @@ func (h *Host) guardDDL(table string) string {
 CREATE TRIGGER %[1]s BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON %[2]s FOR EACH STATEMENT EXECUTE FUNCTION %[3]s();
 ALTER TABLE %[2]s ENABLE ALWAYS TRIGGER %[1]s;
 END`, guardName, table, h.own("guard")))
-}
-
-// indexDDL returns the statement of a further index as the configuration declares it. A UNIQUE over plain columns becomes
-// a deferrable constraint, which is checked at the end of a statement: rows of one merge may swap their values.
-func indexDDL(l *Layout, text string) string {
-	rest, unique := cutUnique(text)
-	if !unique {
-		return "CREATE INDEX ON " + l.Name.SQL() + " " + text
-	}
-	if columns, ok := plainColumns(l, rest); ok {
-		return "ALTER TABLE " + l.Name.SQL() + " ADD UNIQUE (" + list(columns) + ") DEFERRABLE INITIALLY IMMEDIATE"
-	}
-	return "CREATE UNIQUE INDEX ON " + l.Name.SQL() + " " + rest
-}
-
-// cutUnique cuts the word UNIQUE off the front of an index's declaration.
-func cutUnique(text string) (rest string, unique bool) {
-	const word = "unique"
-	text = strings.TrimSpace(text)
-	if len(text) <= len(word) || !strings.EqualFold(text[:len(word)], word) {
-		return text, false
-	}
-	rest = strings.TrimSpace(text[len(word):])
-	return rest, rest[0] == '(' || rest != text[len(word):]
-}
-
-// plainColumns returns the quoted columns of a declaration that is nothing but a list of the layout's columns, such as
-// (a, "B").
-func plainColumns(l *Layout, text string) ([]string, bool) {
-	inner, ok := strings.CutPrefix(text, "(")
-	if !ok {
-		return nil, false
-	}
-	inner, ok = strings.CutSuffix(inner, ")")
-	if !ok {
-		return nil, false
-	}
-	var out []string
-	for part := range strings.SplitSeq(inner, ",") {
-		part = strings.TrimSpace(part)
-		i := slices.IndexFunc(l.Columns, func(c Column) bool {
-			quoted := pgx.Identifier{c.Name}.Sanitize()
-			return part == quoted || c.Name == strings.ToLower(part) && !strings.Contains(part, `"`)
-		})
-		if i < 0 {
-			return nil, false
-		}
-		out = append(out, pgx.Identifier{l.Columns[i].Name}.Sanitize())
-	}
-	return out, true
 }
 
 func grantDDL(l *Layout) ([]definition, error) {
@@ -410,7 +360,8 @@ func (h *Host) Detach(ctx context.Context, q Querier, l *Layout) error {
 	}
 	var statements []string
 	if oid != 0 {
-		statements = append(statements, "DROP TRIGGER IF EXISTS "+guardName+" ON "+l.Name.SQL(), "COMMENT ON TABLE "+l.Name.SQL()+" IS NULL")
+		statements = append(statements, "DROP TRIGGER IF EXISTS "+guardName+" ON "+l.Name.SQL(), "COMMENT ON TABLE "+l.Name.SQL()+" IS NULL",
+			unmarkDDL(l.Name.SQL()))
 		if l.HashKey {
 			// Its function goes with the catalog.
 			statements = append(statements, h.dropHashIndexes(l))
