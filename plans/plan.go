@@ -81,6 +81,8 @@ type Options struct {
 	Facts *Facts
 	// Estimate asks for Plan.Cost, and Compare for Plan.Candidates as well.
 	Estimate, Compare bool
+	// Kept is the choice by which the view is maintained; nil: it is a new one.
+	Kept *Kept
 }
 
 // Declared is the algebra of a user-defined aggregate: names of IMMUTABLE SQL
@@ -115,6 +117,10 @@ type Plan struct {
 	// where the key is not coarsened.
 	KeySource *KeySource
 	Strategy  Strategy
+	// Estimate is what a round with one changed row of each source was expected to
+	// cost when the strategy was chosen among several of its family; 0: there was none
+	// to choose from.
+	Estimate float64
 	// Declined says why each cheaper strategy was not chosen.
 	Declined map[Strategy]string
 	// Cost is what the plan is expected to cost, Candidates are the strategies that

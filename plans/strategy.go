@@ -28,31 +28,58 @@ var arms = []arm{
 	{JoinResidual, planJoin},
 }
 
-// choose plans the cheapest strategy that fits.
+// choose plans a strategy of the first family that has one that fits.
 func (a *analysis) choose(ctx context.Context, p *Plan) error {
+	fits, err := a.fitting(ctx, p)
+	if err != nil {
+		return err
+	}
+	if len(fits) == 0 {
+		p.Strategy = FullRebuild
+		return a.requireIdentities(p, make([]needs, len(p.Sources)))
+	}
+	chosen, err := a.weigh(ctx, p, fits)
+	if err != nil {
+		return err
+	}
+	a.put(p, chosen.planned)
+	if err := a.requireIdentities(p, chosen.needs); err != nil {
+		return err
+	}
+	return a.advise(ctx, p)
+}
+
+// fitting tries the arms up to the end of the family of the first that fits, and says
+// of those before why they do not.
+func (a *analysis) fitting(ctx context.Context, p *Plan) ([]fit, error) {
+	var fits []fit
+	blank := a.taken(p)
 	for _, arm := range arms {
+		if len(fits) > 0 && arm.strategy.family() != fits[0].strategy.family() {
+			break
+		}
 		if a.d.Force != "" && a.d.Force != arm.strategy {
-			p.Declined[arm.strategy] = "the declaration forces " + string(a.d.Force)
+			if len(fits) == 0 {
+				p.Declined[arm.strategy] = "the declaration forces " + string(a.d.Force)
+			}
 			continue
 		}
 		p.Strategy = arm.strategy
-		indexes, advice := slices.Clip(p.Indexes), slices.Clip(p.Advice)
 		declined, n, err := arm.plan(ctx, a, p)
-		if err != nil {
-			return err
+		if _, ok := errors.AsType[*Refusal](err); ok && len(fits) > 0 {
+			declined, err = err.Error(), nil // another way is there
 		}
-		if declined == "" {
-			if err := a.requireIdentities(p, n); err != nil {
-				return err
-			}
-			return a.advise(ctx, p)
+		switch {
+		case err != nil:
+			return nil, err
+		case declined == "":
+			fits = append(fits, fit{a.taken(p), n, 0})
+		case len(fits) == 0:
+			p.Declined[arm.strategy] = declined
 		}
-		p.Declined[arm.strategy] = declined
-		p.Projection, p.Aggregate, p.Residual, p.Hidden, p.Eval = nil, nil, nil, nil, p.Body
-		p.Indexes, p.HiddenIndexes, p.Advice, a.lookups = indexes, nil, advice, nil
+		a.put(p, blank)
 	}
-	p.Strategy = FullRebuild
-	return a.requireIdentities(p, make([]needs, len(p.Sources)))
+	return fits, nil
 }
 
 func (a *analysis) requireIdentities(p *Plan, n []needs) error {
