@@ -40,6 +40,8 @@ type View struct {
 	// Error says why the view is not live. It may hold values of rows (INV-12).
 	Error    string
 	Strategy string
+	// Estimate is what a round was expected to cost when the strategy was chosen, 0 where there was no choice.
+	Estimate float64
 	Key      []string
 	Query    string // as declared
 	Body     string // as Postgres prints it
@@ -69,8 +71,8 @@ func (h *Host) AddView(ctx context.Context, q Querier, v *View) error {
 func (h *Host) SaveView(ctx context.Context, q Querier, v *View) error {
 	return h.updateView(ctx, q, v.ID, `state = $2, error = NULLIF($3, ''), strategy = $4, key_columns = COALESCE($5, '{}'::text[]),
 		query = $6, canonical = $7, query_hash = $8, as_of = $9::text::pg_snapshot, as_of_lsn = $10::text::pg_lsn, as_of_time = $11,
-		confirm_lsn = $12::text::pg_lsn, slot = $13, fingerprint = $14`,
-		append([]any{string(v.State), v.Error, v.Strategy, v.Key, v.Query, v.Body, v.Hash}, append(position(v.AsOf, v.Confirm), h.slot, v.Fingerprint)...)...)
+		confirm_lsn = $12::text::pg_lsn, slot = $13, fingerprint = $14, estimate = NULLIF($15, 0)`,
+		append([]any{string(v.State), v.Error, v.Strategy, v.Key, v.Query, v.Body, v.Hash}, append(position(v.AsOf, v.Confirm), h.slot, v.Fingerprint, v.Estimate)...)...)
 }
 
 // SetState changes the view's state; reason says why it is not live.
@@ -117,11 +119,11 @@ func (h *Host) ForgetView(ctx context.Context, q Querier, id int64) error {
 	return nil
 }
 
-// Views returns all views by name.
+// Views returns all views by name. The catalog may be an older one, which lacks the newer columns.
 func (h *Host) Views(ctx context.Context, q Querier) ([]View, error) {
 	rows, err := q.Query(ctx, `SELECT id, schema, name, quote_ident(schema) || '.' || quote_ident(name), state, COALESCE(error, ''),
 		strategy, key_columns, query, canonical, query_hash, as_of::text, as_of_lsn::text, as_of_time, confirm_lsn::text,
-		collisions, COALESCE(relid, 0), slot, fingerprint FROM `+h.own("view")+" ORDER BY schema, name")
+		collisions, COALESCE(relid, 0), slot, fingerprint, COALESCE((to_jsonb(v) ->> 'estimate')::float8, 0) FROM `+h.own("view")+" v ORDER BY schema, name")
 	if err != nil {
 		return nil, fmt.Errorf("read the views: %w", err)
 	}
@@ -137,7 +139,7 @@ func scanView(row pgx.CollectableRow) (View, error) {
 	var snapshot, lsn, confirm *string
 	var at *time.Time
 	err := row.Scan(&v.ID, &v.Name.Schema, &v.Name.Name, &v.Label, &v.State, &v.Error, &v.Strategy, &v.Key, &v.Query, &v.Body,
-		&v.Hash, &snapshot, &lsn, &at, &confirm, &v.Collisions, &v.Table, &v.Slot, &v.Fingerprint)
+		&v.Hash, &snapshot, &lsn, &at, &confirm, &v.Collisions, &v.Table, &v.Slot, &v.Fingerprint, &v.Estimate)
 	if err != nil {
 		return v, err
 	}

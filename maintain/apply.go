@@ -62,14 +62,19 @@ func (r *round) stands(ctx context.Context, v *view) (bool, error) {
 	return oid == v.oid, err
 }
 
-// fit alters the view's tables where a new plan keeps other columns beside them, or
-// gives NULL where the old one could not.
+// fit alters the view's tables where a new plan keeps other columns beside them, gives
+// NULL where the old one could not, or looks rows up by others. Indexes that are of no
+// more use go at the next start: dropping one would keep users from the table while the
+// round lasts.
 func (r *round) fit(ctx context.Context, v *view) error {
 	fits, err := r.e.host.Fits(ctx, r.tx, v.layout)
-	if err != nil || fits {
+	if err == nil && !fits {
+		err = r.session.Reshape(ctx, r.tx, v.layout)
+	}
+	if err != nil || v.indexed {
 		return err
 	}
-	return r.session.Reshape(ctx, r.tx, v.layout)
+	return r.e.host.Index(ctx, r.tx, v.layout)
 }
 
 // deliver hands a producer's effective changes to its consumers.

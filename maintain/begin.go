@@ -9,6 +9,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/jackc/pgerrcode"
+	"github.com/jackc/pgx/v5"
+
 	"github.com/mvsync/mvsync/backing"
 	"github.com/mvsync/mvsync/ingest"
 	"github.com/mvsync/mvsync/plans"
@@ -44,17 +47,7 @@ func (e *Engine) Lead(ctx context.Context) error {
 
 // inspect refuses views whose name or body clashes with what the database holds. It
 // only reads, and there may be no catalog yet.
-func (e *Engine) inspect(ctx context.Context) error {
-	version, err := e.host.Version(ctx, e.side)
-	if err != nil {
-		return err
-	}
-	var rows []backing.View
-	if version > 0 {
-		if rows, err = e.host.Views(ctx, e.side); err != nil {
-			return err
-		}
-	}
+func (e *Engine) inspect(ctx context.Context, rows []backing.View) error {
 	kept := e.views[:0]
 	for _, v := range e.views {
 		refusal, err := e.clash(ctx, v, rows)
@@ -236,6 +229,12 @@ func (e *Engine) adopt(ctx context.Context, v *view, rows []backing.View, resume
 	if err := e.learnKey(ctx, v); err != nil {
 		return err
 	}
+	fits, err := e.fitted(ctx, v, row)
+	if err != nil {
+		return err
+	}
+	known := row.Fingerprint == e.fingerprintOf(v)
+	goesOn := row.State == backing.Live && resume && known
 	switch {
 	case !v.exists:
 		v.work.demand(reasonCreate)
@@ -243,20 +242,17 @@ func (e *Engine) adopt(ctx context.Context, v *view, rows []backing.View, resume
 	case row.State == backing.Paused && row.Error == "": // by request; else the error says why
 		v.work.demand(reasonResume)
 		e.setState(v, Paused)
-	case row.State == backing.Live && resume && row.Fingerprint == e.fingerprintOf(v) && e.together(v, row):
-		v.follows = row.AsOf == nil
-		v.asOf = e.newest
-		if row.AsOf != nil {
-			v.asOf = asOf{snapshot: row.AsOf.Snapshot, lsn: row.Confirm, at: row.AsOf.Time}
-		}
-		v.member.AsOf = v.asOf.snapshot
-		e.setState(v, Live)
+	case goesOn && fits && e.together(v, row):
+		e.goOn(v, row)
 		return nil
-	case row.State == backing.Live && resume && row.Fingerprint == e.fingerprintOf(v):
-		v.work.demand(reasonProducer)
+	case goesOn:
+		if !fits {
+			v.work.demand(reasonCreate)
+		}
+		v.work.demand(reasonProducer) // the first reason counts
 		e.setState(v, Filling)
 	default:
-		if row.State == backing.Live && row.Fingerprint != e.fingerprintOf(v) {
+		if row.State == backing.Live && !known {
 			// The publication may have been another, or the fence of a table that was
 			// just published had not passed.
 			if v.fence, err = e.fence(ctx); err != nil {
@@ -268,6 +264,55 @@ func (e *Engine) adopt(ctx context.Context, v *view, rows []backing.View, resume
 	}
 	saved := e.row(v)
 	return e.host.SaveView(ctx, e.side, &saved)
+}
+
+// goOn takes a view over as it was left.
+func (e *Engine) goOn(v *view, row backing.View) {
+	v.follows = row.AsOf == nil
+	v.asOf = e.newest
+	if row.AsOf != nil {
+		v.asOf = asOf{snapshot: row.AsOf.Snapshot, lsn: row.Confirm, at: row.AsOf.Time}
+	}
+	v.member.AsOf = v.asOf.snapshot
+	e.setState(v, Live)
+}
+
+// fitted reports whether the view's tables are those of its plan, which may have been
+// made by another strategy or another mvsync, and sees to their indexes.
+func (e *Engine) fitted(ctx context.Context, v *view, row backing.View) (bool, error) {
+	if !v.exists {
+		return false, nil
+	}
+	fits, err := e.host.Fits(ctx, e.side, v.layout)
+	if err != nil || !fits || row.Strategy != string(v.plan.Strategy) {
+		return false, err
+	}
+	return e.index(ctx, v)
+}
+
+// index makes and drops indexes of a view's tables before it moves. False says that one
+// could not be made: it is tried again in a round, in which the view can fail alone.
+func (e *Engine) index(ctx context.Context, v *view) (bool, error) {
+	for _, step := range []func(context.Context, backing.Querier, *backing.Layout) error{e.host.Index, e.host.Unindex} {
+		err := pgx.BeginFunc(ctx, e.side, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, fmt.Sprintf("SET LOCAL lock_timeout = %d", e.lockTimeout.Milliseconds())); err != nil {
+				return err
+			}
+			return step(ctx, tx, v.layout)
+		})
+		switch {
+		case err == nil:
+		case code(err) == pgerrcode.LockNotAvailable:
+			e.log.Warn("a table of the view is locked, so its indexes stay as they are until the next start", "view", v.name, "err", err)
+		case code(err) != "":
+			e.log.Warn("an index cannot be made", "view", v.name, "err", redact(err))
+			return false, nil
+		default:
+			return false, err
+		}
+	}
+	v.indexed = true
+	return true, nil
 }
 
 // together reports whether the view's producers stand at its recorded as-of: what
@@ -331,7 +376,7 @@ func (e *Engine) row(v *view) backing.View {
 		key[i] = v.plan.Columns[k].Name
 	}
 	r := backing.View{
-		ID: v.layout.ID, Name: v.layout.Name, State: backing.State(v.shown()), Strategy: string(v.plan.Strategy), Key: key,
+		ID: v.layout.ID, Name: v.layout.Name, State: backing.State(v.shown()), Strategy: string(v.plan.Strategy), Estimate: v.plan.Estimate, Key: key,
 		Query: v.decl.Query, Body: v.plan.Body, Hash: v.plan.Hash, Fingerprint: e.fingerprintOf(v),
 	}
 	if v.err != nil {

@@ -18,6 +18,10 @@ func (e *Engine) Prepare(ctx context.Context) (int, error) {
 	if err := e.connect(ctx); err != nil {
 		return 0, err
 	}
+	rows, err := e.catalog(ctx)
+	if err != nil {
+		return 0, err
+	}
 	e.views, e.refused, e.facts = nil, nil, plans.NewFacts()
 	ordered, refused := plans.Order(e.o.Views, e.o.Planner.SearchPath)
 	for _, d := range e.o.Views {
@@ -26,7 +30,7 @@ func (e *Engine) Prepare(ctx context.Context) (int, error) {
 		}
 	}
 	for _, d := range ordered {
-		v, err := e.compile(ctx, d)
+		v, err := e.compile(ctx, d, keptOf(rows, d.Name))
 		var refusal *plans.Refusal
 		if errors.As(err, &refusal) {
 			e.refuse(d.Name, refusal)
@@ -37,7 +41,7 @@ func (e *Engine) Prepare(ctx context.Context) (int, error) {
 		}
 		e.views = append(e.views, v)
 	}
-	if err := e.inspect(ctx); err != nil {
+	if err := e.inspect(ctx, rows); err != nil {
 		return 0, err
 	}
 	effective(e.views)
@@ -48,9 +52,28 @@ func (e *Engine) refuse(name plans.Name, r *plans.Refusal) {
 	e.refused = append(e.refused, Refused{Name: name.String(), Refusal: r})
 }
 
+// catalog reads the views that the catalog has; there may be no catalog yet.
+func (e *Engine) catalog(ctx context.Context) ([]backing.View, error) {
+	version, err := e.host.Version(ctx, e.side)
+	if err != nil || version == 0 {
+		return nil, err
+	}
+	return e.host.Views(ctx, e.side)
+}
+
+// keptOf is the choice of a strategy that the catalog remembers.
+func keptOf(rows []backing.View, name plans.Name) *plans.Kept {
+	for _, r := range rows {
+		if r.Name == (backing.Name{Schema: name.Schema, Name: name.Name}) {
+			return &plans.Kept{Strategy: plans.Strategy(r.Strategy), Estimate: r.Estimate}
+		}
+	}
+	return nil
+}
+
 // compile plans one view; its producers are among the views accepted so far.
-func (e *Engine) compile(ctx context.Context, d plans.Declaration) (*view, error) {
-	p, err := e.plan(ctx, d, e.views)
+func (e *Engine) compile(ctx context.Context, d plans.Declaration, kept *plans.Kept) (*view, error) {
+	p, err := e.plan(ctx, d, e.views, kept)
 	if err != nil {
 		return nil, err
 	}
@@ -61,9 +84,9 @@ func (e *Engine) compile(ctx context.Context, d plans.Declaration) (*view, error
 }
 
 // plan compiles a declaration against the plans of the views that it may read.
-func (e *Engine) plan(ctx context.Context, d plans.Declaration, before []*view) (*plans.Plan, error) {
+func (e *Engine) plan(ctx context.Context, d plans.Declaration, before []*view, kept *plans.Kept) (*plans.Plan, error) {
 	o := e.o.Planner
-	o.Facts = e.facts
+	o.Facts, o.Kept = e.facts, kept
 	o.Producers = map[plans.Name]*plans.Plan{}
 	for _, v := range before {
 		o.Producers[v.decl.Name] = v.plan
@@ -88,6 +111,7 @@ func (e *Engine) take(v *view, p *plans.Plan) {
 	}
 	v.layout = layoutOf(p, e.o.Tables[v.decl.Name], id)
 	v.layout.HashKey = v.hashKey
+	v.indexed = false
 	e.link(v)
 }
 
@@ -268,7 +292,8 @@ func (e *Engine) watchProducers(ctx context.Context) error {
 // replan compiles a view again after something that it depends on changed.
 func (e *Engine) replan(ctx context.Context, v *view) error {
 	at := slices.Index(e.views, v)
-	p, err := e.plan(ctx, v.decl, e.views[:at])
+	// While the daemon runs, no estimate changes a strategy.
+	p, err := e.plan(ctx, v.decl, e.views[:at], &plans.Kept{Strategy: v.plan.Strategy, Estimate: v.plan.Estimate, Always: true})
 	var refusal *plans.Refusal
 	switch {
 	case errors.As(err, &refusal):

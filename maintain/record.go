@@ -124,6 +124,7 @@ func (r *round) settle(v *view, now time.Time) {
 	reason, rebuilt := r.rebuilt[v]
 	if rebuilt {
 		e.observe.Rebuilt(v.name, reason)
+		v.indexed = true
 		if oid := r.created[v]; oid != 0 {
 			v.exists = true
 			v.setTable(oid)

@@ -29,6 +29,7 @@ type view struct {
 	layout    *backing.Layout
 	hashKey   bool          // keys were too long for an index, so their hashes are indexed
 	exists    bool          // the backing table exists
+	indexed   bool          // its tables have the plan's indexes
 	oid       uint32        // of the backing table
 	described *ingest.Table // the backing table as its consumers' source
 	state     State
