@@ -15,12 +15,13 @@ import (
 	"github.com/mvsync/mvsync/e2e/pgtest"
 )
 
-// bigTables hold 100,000 rows each.
+// bigTables hold 100,000 rows each, in 20,000 groups: tables of groups are so large that reading one from end to end costs
+// seven times a look-up, whatever a sample for statistics came upon.
 const bigTables = `
 CREATE TABLE big (pk int PRIMARY KEY, bucket int NOT NULL, p int NOT NULL, q int NOT NULL, words text);
 CREATE TABLE side (id int PRIMARY KEY, big_pk int NOT NULL, label text NOT NULL, x int NOT NULL);
 CREATE TABLE tiny (id int PRIMARY KEY, bucket int NOT NULL);
-INSERT INTO big SELECT i, i % 5000, i % 7, i % 11, 'a b c' FROM generate_series(1, 100000) i;
+INSERT INTO big SELECT i, i % 20000, i % 7, i % 11, 'a b c' FROM generate_series(1, 100000) i;
 INSERT INTO side SELECT i, (i * 7) % 100000, 'L' || i % 20000, (i * 3) % 100000 FROM generate_series(1, 100000) i;
 INSERT INTO tiny SELECT i, i % 3 FROM generate_series(1, 20) i;
 `
