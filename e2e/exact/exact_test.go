@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mvsync/mvsync/e2e/daemon"
+	"github.com/mvsync/mvsync/e2e/minimal"
 	"github.com/mvsync/mvsync/e2e/pgtest"
 	"github.com/mvsync/mvsync/e2e/workload"
 	"github.com/mvsync/mvsync/plans"
@@ -36,7 +37,8 @@ func TestExactRounds(t *testing.T) {
 		*seed = rand.Uint64N(1 << 32)
 	}
 	db := fixtures(t)
-	d := daemon.Keep(t, db, daemon.Options{Views: views})
+	r := minimal.Record(t, db, workload.Schema)
+	d := daemon.Keep(t, db, r.Watch(daemon.Options{Views: views}))
 	w := daemon.Write(t, db, workload.Options{
 		Seed: *seed, AsyncHalf: true, Truncate: true, TwoPhase: true, Weights: seldomTruncate(), Pause: 10 * time.Millisecond, Journal: 15,
 	})
@@ -48,6 +50,8 @@ func TestExactRounds(t *testing.T) {
 		for _, e := range w.Journal() {
 			t.Log(e)
 		}
+		d.Quit()
+		r.Log(2 * time.Minute)
 		t.Fatal(err)
 	}
 	require.NoError(t, d.Live())

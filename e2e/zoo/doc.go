@@ -6,7 +6,8 @@
 // The tests run each shape beside its forced full-rebuild twin in one daemon; the
 // oracle compares every view in every round, in the round's own snapshot.
 //
-// A longer run, or the same again:
+// A failure is logged with the seed, the writers' last transactions and a minimal
+// reproduction. A longer run, or the same again:
 //
 //	go test ./e2e/zoo -run TestZoo -timeout 0 -zoo.rounds 20000 -zoo.seed 7
 package zoo

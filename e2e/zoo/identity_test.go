@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/mvsync/mvsync/e2e/daemon"
+	"github.com/mvsync/mvsync/e2e/minimal"
 	"github.com/mvsync/mvsync/e2e/pgtest"
 	"github.com/mvsync/mvsync/e2e/workload"
 )
@@ -28,8 +29,9 @@ func TestWeakestIdentities(t *testing.T) {
 				identify(t, db, table, identity)
 			}
 			requireStrategies(t, db, g.shapes) // a strategy that wants more is refused
-			d := daemon.Keep(t, db, daemon.Options{Views: views(g.shapes, false)})
-			run(t, db, d, weakRounds, workload.Options{Pause: writerPause})
+			r := minimal.Record(t, db, workload.Schema+extra)
+			d := daemon.Keep(t, db, r.Watch(daemon.Options{Views: views(g.shapes, false)}))
+			run(t, db, d, weakRounds, workload.Options{Pause: writerPause}, r)
 		})
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mvsync/mvsync/e2e/daemon"
+	"github.com/mvsync/mvsync/e2e/minimal"
 	"github.com/mvsync/mvsync/e2e/oracle"
 	"github.com/mvsync/mvsync/e2e/pgtest"
 	"github.com/mvsync/mvsync/e2e/workload"
@@ -19,7 +20,7 @@ import (
 )
 
 var (
-	rounds = flag.Int64("zoo.rounds", 150, "rounds of TestZoo; with the race detector and all twins a round is long")
+	rounds = flag.Int64("zoo.rounds", 300, "rounds of TestZoo")
 	seed   = flag.Uint64("zoo.seed", 0, "seed of the workloads; 0: a random one")
 )
 
@@ -69,8 +70,9 @@ func requireStrategies(t *testing.T, db *pgtest.DB, list []shape) {
 func TestZoo(t *testing.T) {
 	t.Parallel()
 	db := fixtures(t, map[string]workload.Identity{"*": workload.IdentityFull})
-	d := daemon.Keep(t, db, daemon.Options{Views: views(shapes, true)})
-	run(t, db, d, *rounds, workload.Options{Pause: writerPause})
+	r := minimal.Record(t, db, workload.Schema+extra)
+	d := daemon.Keep(t, db, r.Watch(daemon.Options{Views: views(shapes, true)}))
+	run(t, db, d, *rounds, workload.Options{Pause: writerPause}, r)
 	requireArms(t, d, shapes)
 	require.NoError(t, agreement().CheckNow(t.Context(), db.Conn(t)))
 }
@@ -84,8 +86,11 @@ const degradeRounds = 40
 func TestZooDegraded(t *testing.T) {
 	t.Parallel()
 	db := fixtures(t, map[string]workload.Identity{"*": workload.IdentityFull})
-	d := daemon.Keep(t, db, daemon.Options{Views: views(shapes, false), Engine: func(o *maintain.Options) { o.Degrade = true }})
-	run(t, db, d, degradeRounds, workload.Options{Pause: writerPause})
+	r := minimal.Record(t, db, workload.Schema+extra)
+	d := daemon.Keep(t, db, r.Watch(daemon.Options{
+		Views: views(shapes, false), Engine: func(o *maintain.Options) { o.Degrade = true },
+	}))
+	run(t, db, d, degradeRounds, workload.Options{Pause: writerPause}, r)
 	require.NotEmpty(t, d.Tally.Rebuilt("degrade"), "nothing was degraded")
 }
 
@@ -137,10 +142,14 @@ func seedOf() uint64 {
 	return *seed
 }
 
+// shrinkFor is how long a failure is made smaller.
+const shrinkFor = 2 * time.Minute
+
 // run keeps writers busy until the daemon has made so many rounds, each of them
 // checked, then lets it come to rest. On a failure it prints what is needed to see
-// it again.
-func run(t *testing.T, db *pgtest.DB, d *daemon.Daemon, n int64, o workload.Options) {
+// it again: the seed, the writers' last transactions, and what the recorder makes of
+// the round that was wrong.
+func run(t *testing.T, db *pgtest.DB, d *daemon.Daemon, n int64, o workload.Options, r *minimal.Recorder) {
 	t.Helper()
 	w := write(t, db, o)
 	err := d.Reach(d.Rounds()+n, time.Duration(n)*roundLimit)
@@ -156,7 +165,9 @@ func run(t *testing.T, db *pgtest.DB, d *daemon.Daemon, n int64, o workload.Opti
 	for _, e := range w.Journal() {
 		t.Log(e)
 	}
-	t.Fatalf("seed %d: %v (the journal above holds the last transactions of each writer)", seedOf(), err)
+	d.Quit()
+	r.Log(shrinkFor)
+	t.Fatalf("seed %d: %v (above are the last transactions of each writer, and a minimal reproduction)", seedOf(), err)
 }
 
 // write starts four writers that do all that transactions may do, half of them without waiting for the log.
