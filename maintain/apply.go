@@ -9,12 +9,12 @@ import (
 
 // merge writes back what the batch did to a view.
 func (r *round) merge(ctx context.Context, v *view, m backing.Merge, inputs ...backing.Input) (backing.Result, error) {
-	return r.session.Merge(ctx, r.tx, v.layout, m, inputs)
+	return r.session.Merge(ctx, r.tx, v.layout, sized(m, inputs), inputs)
 }
 
 // query runs a SELECT of a plan over inputs.
 func (r *round) query(ctx context.Context, sql string, inputs []backing.Input) ([]ingest.Row, error) {
-	return r.session.Query(ctx, r.tx, backing.Select{SQL: sql}, inputs)
+	return r.session.Query(ctx, r.tx, backing.Select{SQL: bySize(sql, inputs)}, inputs)
 }
 
 // rebuild evaluates the body at S and writes what differs. Fill, refresh, recovery

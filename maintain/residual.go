@@ -64,7 +64,7 @@ func (r *round) residual(ctx context.Context, v *view) (backing.Result, error) {
 
 // keys derives the touched keys of one slice.
 func (r *round) keys(ctx context.Context, v *view, slice *plans.Slice, images []backing.Input) ([]ingest.Row, error) {
-	q := backing.Select{SQL: slice.Keys}
+	q := backing.Select{SQL: bySize(slice.Keys, images)}
 	if slice.Stored {
 		q.Stored = v.layout
 	}

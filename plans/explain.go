@@ -117,6 +117,9 @@ func (p *Plan) Statements() map[string]string {
 		}
 		out["new"], out["touched"] = r.New, r.Touched
 	}
+	for name, sql := range out {
+		out[name] = FewKeys(sql)
+	}
 	return out
 }
 

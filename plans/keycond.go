@@ -6,10 +6,10 @@ import (
 )
 
 // keyMatch builds the condition that a row's columns are among the keys of an
-// input. It starts with a condition on each column alone, an array that Postgres
-// computes once: such a condition can use an index, and Postgres pushes it
-// through GROUP BY, DISTINCT, windows and set operations. Where there are
-// several columns, a semi join says the rest.
+// input. For few keys it starts with a condition on each column alone, an array
+// that Postgres computes once: such a condition can use an index, and Postgres
+// pushes it through GROUP BY, DISTINCT, windows and set operations. Where there
+// are several columns, a semi join says the rest. For many keys see [ManyKeys].
 //
 // Columns with the same name in table and input line up: columns[i] is compared
 // with the input's prefix+i.
@@ -18,27 +18,40 @@ func keyMatch(alias string, columns []Column, keys, prefix string) string {
 	for i, c := range columns {
 		refs[i], names[i] = alias+"."+quoteAlways(c.Name), prefixed(prefix, i)
 	}
+	if len(columns) == 1 {
+		return columnMatch(refs[0], columns[0], keys, names[0])
+	}
 	return refMatch(refs, columns, keys, names)
 }
 
 // refMatch is keyMatch for any expressions, given the columns that they are, and
-// the names of the input's columns.
+// the names of the input's columns. Where there is one it must stand beside the
+// tables that it speaks of: for many keys it is a semi join.
 func refMatch(refs []string, columns []Column, keys string, names []string) string {
 	if len(columns) == 0 {
 		return "EXISTS (SELECT FROM " + keys + ")"
 	}
-	parts := make([]string, 0, len(columns)+1)
-	for i, c := range columns {
-		parts = append(parts, columnMatch(refs[i], c, keys, names[i]))
-	}
-	if len(columns) > 1 {
-		theirs := make([]string, len(names))
-		for i, n := range names {
-			theirs[i] = "mk." + n
+	if len(columns) == 1 {
+		array := columnMatch(refs[0], columns[0], keys, names[0])
+		if !columns[0].NotNull || !columns[0].HasArray {
+			return array
 		}
-		parts = append(parts, "EXISTS (SELECT FROM "+keys+" mk WHERE "+sameRefs(refs, columns, theirs)+")")
+		return bySize(array, existsMatch(refs, columns, keys, names))
 	}
-	return conjunction(parts)
+	parts := make([]string, len(columns))
+	for i, c := range columns {
+		parts[i] = columnMatch(refs[i], c, keys, names[i])
+	}
+	return bySize(conjunction(parts)+" AND ", "") + existsMatch(refs, columns, keys, names)
+}
+
+// existsMatch is keyMatch as a semi join.
+func existsMatch(refs []string, columns []Column, keys string, names []string) string {
+	theirs := make([]string, len(names))
+	for i, n := range names {
+		theirs[i] = "mk." + n
+	}
+	return "EXISTS (SELECT FROM " + keys + " mk WHERE " + sameRefs(refs, columns, theirs) + ")"
 }
 
 // columnMatch is keyMatch for one column.

@@ -21,10 +21,14 @@ type bench struct {
 	conn *pgx.Conn
 	rnd  *rand.Rand
 	p    *Plan
+	many int // statements run in their form for few keys and that for many take turns
 }
 
 func (b *bench) exec(sql string) {
 	b.t.Helper()
+	if b.many++; b.many%3 == 0 {
+		sql = ManyKeys(sql)
+	}
 	_, err := b.conn.Exec(context.Background(), sql)
 	require.NoError(b.t, err, sql)
 }
