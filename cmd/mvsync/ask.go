@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgerrcode"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 
 	"github.com/mvsync/mvsync/backing"
@@ -234,7 +236,7 @@ func (c *cli) verify(ctx context.Context, names []string) error {
 	}
 	var found []comparison
 	err = src.withDaemon(ctx, func(ctx context.Context) error {
-		found, err = src.compare(ctx, views)
+		found, err = src.compare(ctx, views, len(names) > 0)
 		return err
 	})
 	if err != nil {
@@ -243,8 +245,9 @@ func (c *cli) verify(ctx context.Context, names []string) error {
 	return c.printComparisons(found)
 }
 
-// compare has the daemon compare views with their queries.
-func (s *source) compare(ctx context.Context, views []string) ([]comparison, error) {
+// compare has the daemon compare views with their queries. Only where they were named is it a failure that the daemon
+// keeps no such view: a declared one may be refused.
+func (s *source) compare(ctx context.Context, views []string, named bool) ([]comparison, error) {
 	out := []comparison{}
 	host := s.host(discard())
 	err := s.do(ctx, "verify", func(conn *pgxConn) error {
@@ -270,6 +273,9 @@ func (s *source) compare(ctx context.Context, views []string) ([]comparison, err
 				}
 				v, findErr := find(s.cfg, view)
 				one.exempt = findErr == nil && v.Nondeterministic == config.NondeterministicAllow
+				if !named && unknownView(asked[i]) {
+					one.exempt, one.Why = true, "it is not maintained; mvsync status says why"
+				}
 			case r.Rows > 0:
 				one.Result = "differs"
 			}
@@ -278,6 +284,12 @@ func (s *source) compare(ctx context.Context, views []string) ([]comparison, err
 		return nil
 	})
 	return out, err
+}
+
+// unknownView reports the answer that the catalog has no such view.
+func unknownView(err error) bool {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && pg.Code == pgerrcode.UndefinedObject
 }
 
 func (c *cli) printComparisons(found []comparison) error {

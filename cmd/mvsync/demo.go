@@ -264,7 +264,7 @@ func (d *demo) compare(ctx context.Context) error {
 			rows[v.View] = *v.Rows
 		}
 	}
-	found, err := d.source.compare(ctx, names)
+	found, err := d.source.compare(ctx, names, true)
 	if err != nil {
 		return err
 	}
