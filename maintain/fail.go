@@ -49,8 +49,8 @@ const (
 // survive deals with the failure of a round, or of a statement between rounds. It
 // returns an error only where the daemon cannot go on.
 func (e *Engine) survive(ctx context.Context, err error) error {
-	if ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
-		return err
+	if ctx.Err() != nil && (errors.Is(err, context.Cause(ctx)) || errors.Is(err, ctx.Err())) {
+		return context.Cause(ctx) // told to end while it asked something: no connection was lost
 	}
 	var reads *errReads
 	var catalog *catalogChanged

@@ -200,6 +200,7 @@ func TestSurvive(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("somebody stopped it"))
 	require.ErrorIs(t, e.survive(ctx, context.Cause(ctx)), context.Cause(ctx))
+	require.ErrorIs(t, e.survive(ctx, fmt.Errorf("ask for the time: %w", ctx.Err())), context.Cause(ctx))
 	require.NoError(t, e.stopped(ctx, context.Cause(ctx)), "being asked to stop is no error")
 	require.ErrorContains(t, e.stopped(t.Context(), errors.New("something else")), "something else")
 
