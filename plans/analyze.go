@@ -1,6 +1,7 @@
 package plans
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -270,7 +271,21 @@ func (a *analysis) bodyRefusal(pg *pgconn.PgError, prefix string) error {
 			return sel
 		}
 	}
+	r.Suggestion = cmp.Or(r.Suggestion, a.withoutHint(pg.Code))
 	return r
+}
+
+// withoutHint says what to do about an error for which Postgres has no hint.
+func (a *analysis) withoutHint(code string) string {
+	switch code {
+	case pgerrcode.UndefinedTable, pgerrcode.UndefinedFunction, pgerrcode.UndefinedObject:
+		return "look at its spelling, or name its schema: without one it is looked for in " + strings.Join(a.searchPath(), ", ")
+	case pgerrcode.UndefinedColumn, pgerrcode.InvalidSchemaName:
+		return "look at its spelling"
+	case pgerrcode.UndefinedParameter:
+		return "write a value in its place"
+	}
+	return "mend the query: Postgres makes no view of it"
 }
 
 // byteOffset converts an offset in characters to one in bytes.
@@ -297,7 +312,7 @@ func (a *analysis) withoutFrom() (*Refusal, bool) {
 }
 
 func (a *analysis) selfReference() *Refusal {
-	return refusef(SelfReference, a.d.Name.String(), "read the tables below it instead",
+	return refusef(SelfReference, a.d.Name.String(), "read the tables below it",
 		"the view reads itself (%s → %s)", a.d.Name, a.d.Name)
 }
 

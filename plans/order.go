@@ -101,9 +101,9 @@ func (s *sorter) cycle(on []int) {
 	way := strings.Join(append(names, names[0]), " → ")
 	for _, i := range on {
 		name := s.ds[i].Name
-		r := refuse(Cycle, name.String(), "views read each other in a circle: "+way, "let one of them read the tables below instead")
+		r := refuse(Cycle, name.String(), "views read each other in a circle: "+way, "let one of them read the tables below")
 		if len(on) == 1 {
-			r = refuse(SelfReference, name.String(), "the view reads itself ("+way+")", "read the tables below it instead")
+			r = refuse(SelfReference, name.String(), "the view reads itself ("+way+")", "read the tables below it")
 		}
 		s.refused[name] = r
 	}

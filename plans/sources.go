@@ -88,11 +88,11 @@ func (a *analysis) checkStream(s *relation) *Refusal {
 	}
 	if s.RowSecurity {
 		return refuse(RowSecurity, name, "its row security hides rows from mvsync, while the stream carries all rows",
-			"grant mvsync's role BYPASSRLS: ALTER ROLE ... BYPASSRLS")
+			"run ALTER ROLE "+a.role()+" BYPASSRLS;")
 	}
 	if !s.Readable {
 		return refuse(UnstreamableSource, name, "mvsync's role may not read it, or only some of its columns, so that it cannot lock it either",
-			"GRANT SELECT ON "+name+" TO ...; with mvsync's role")
+			"run GRANT SELECT ON "+name+" TO "+a.role()+";")
 	}
 	if a.o.External[s.name()] {
 		return nil
@@ -110,6 +110,9 @@ func (a *analysis) checkStream(s *relation) *Refusal {
 	}
 	return nil
 }
+
+// role is the name of mvsync's role.
+func (a *analysis) role() string { return quoteIdent(a.tx.Conn().Config().User) }
 
 func (a *analysis) catalogSchema() string {
 	if a.o.Catalog == "" {
