@@ -97,7 +97,7 @@ func (s *Session) merge(ctx context.Context, tx pgx.Tx, l *Layout, m *Merge, inp
 	if err != nil {
 		return Result{}, err
 	}
-	if _, err := tx.Exec(ctx, "SET CONSTRAINTS ALL IMMEDIATE"); err != nil {
+	if err := s.immediate(ctx, tx); err != nil {
 		return Result{}, err
 	}
 	text := s.edition(l) + s.statement(l, m).text(s.host.catalog, ctes)

@@ -28,6 +28,7 @@ type Session struct {
 	inserted     map[int64]int64 // by view: rows that this session has inserted, roughly
 	logFrom      uint64          // the log's position when the session began
 	epoch        int             // of plans, see Grown
+	checked      pgx.Tx          // in which constraints are immediate
 }
 
 // staging says what the stages hold in one transaction.
@@ -98,6 +99,21 @@ func (s *Session) Idle(ctx context.Context) error {
 		delete(s.wanted, name)
 	}
 	return nil
+}
+
+// Immediate tells the session that the transaction has begun with SET CONSTRAINTS ALL IMMEDIATE, which holds to its end.
+func (s *Session) Immediate(tx pgx.Tx) { s.checked = tx }
+
+// immediate makes constraints immediate, once in a transaction.
+func (s *Session) immediate(ctx context.Context, tx pgx.Tx) error {
+	if s.checked == tx {
+		return nil
+	}
+	_, err := tx.Exec(ctx, "SET CONSTRAINTS ALL IMMEDIATE")
+	if err == nil {
+		s.checked = tx
+	}
+	return err
 }
 
 // planAge is the volume of log after which statements are planned anew, in bytes. Such a volume costs seconds to take

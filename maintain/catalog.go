@@ -5,6 +5,8 @@ import (
 	_ "embed"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -87,6 +89,40 @@ func (w watch) read(ctx context.Context, q querier) (fingerprint, error) {
 	})
 	if err != nil {
 		return nil, fmt.Errorf("compare the catalog: %w", err)
+	}
+	return out, nil
+}
+
+// fingerprintName is the statement by which the session of the rounds compares, prepared
+// once: it travels with what opens a round.
+const fingerprintName = "mvsync_fingerprint"
+
+// execute is read as a statement for the simple protocol, of which [parse] takes the rows.
+func (w watch) execute() string {
+	var args []string
+	for _, oids := range [][]uint32{w.tables, w.functions, w.views, w.types, w.collations} {
+		args = append(args, oidArray(oids))
+	}
+	return "EXECUTE " + fingerprintName + " (" + strings.Join(append(args, quoteLiteral(w.publication), oidArray(w.producers)), ", ") + ")"
+}
+
+func oidArray(oids []uint32) string {
+	texts := make([]string, len(oids))
+	for i, o := range oids {
+		texts[i] = strconv.FormatUint(uint64(o), 10)
+	}
+	return "'{" + strings.Join(texts, ",") + "}'::pg_catalog.oid[]"
+}
+
+// parse reads the rows of execute.
+func parse(rows [][][]byte) (fingerprint, error) {
+	out := make(fingerprint, len(rows))
+	for _, row := range rows {
+		oid, err := strconv.ParseUint(string(row[1]), 10, 32)
+		if err != nil {
+			return nil, fmt.Errorf("compare the catalog: %w", err)
+		}
+		out[object{string(row[0]), uint32(oid)}] = string(row[2])
 	}
 	return out, nil
 }

@@ -239,11 +239,17 @@ func TestFingerprintAtSnapshot(t *testing.T) {
 	db := pgtest.New(t)
 	db.Exec(t, catalogSchema)
 	w, names := catalogWatch(t, db)
+	w.publication = "it's"
 	known, err := w.read(t.Context(), db.Pool)
 	require.NoError(t, err)
 	conn := db.Conn(t)
-	_, err = open(t.Context(), conn.PgConn(), time.Second, "", openTables(t, db, "part"))
+	_, err = conn.Prepare(t.Context(), fingerprintName, fingerprintSQL)
 	require.NoError(t, err)
+	o, err := open(t.Context(), conn.PgConn(), time.Second, "", openTables(t, db, "part"), w.execute())
+	require.NoError(t, err)
+	first, err := parse(o.then)
+	require.NoError(t, err)
+	require.Equal(t, known, first)
 	// None of these is kept out by ACCESS SHARE on the parent.
 	db.Exec(t, "CREATE OR REPLACE FUNCTION twice(int) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT 0'")
 	db.Exec(t, "ALTER TABLE part ATTACH PARTITION part3 FOR VALUES IN (3)")

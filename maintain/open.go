@@ -24,6 +24,7 @@ type table struct {
 type opened struct {
 	snapshot ingest.Snapshot // S
 	lsn      ingest.LSN      // L, the WAL insert position just after S was taken
+	then     [][][]byte      // rows of the statement that was sent along
 }
 
 // lockedOut says which table's lock was not to be had.
@@ -47,9 +48,12 @@ var errImport = errors.New("the snapshot to compare views at is gone")
 // set_config does. TRUNCATE and rewrites are not MVCC-safe, the locks keep them
 // out; tables come in oid order, so that two lockers cannot deadlock.
 //
+// Constraints are immediate from the start, so that a violation fails at a statement with
+// a view to blame. What else the round asks for first, in S, is sent along as then.
+//
 // The position must be the insert position: a transaction visible in S may have its
 // commit record above the write and the flush position.
-func open(ctx context.Context, conn *pgconn.PgConn, lockTimeout time.Duration, imported string, tables []table) (opened, error) {
+func open(ctx context.Context, conn *pgconn.PgConn, lockTimeout time.Duration, imported string, tables []table, then ...string) (opened, error) {
 	var sql strings.Builder
 	sql.WriteString("BEGIN ISOLATION LEVEL REPEATABLE READ READ WRITE;")
 	before := 1
@@ -63,7 +67,10 @@ func open(ctx context.Context, conn *pgconn.PgConn, lockTimeout time.Duration, i
 	for _, t := range tables {
 		fmt.Fprintf(&sql, "LOCK TABLE %s IN ACCESS SHARE MODE;", t.name.Sanitize())
 	}
-	sql.WriteString("SELECT pg_catalog.pg_current_snapshot()::text, pg_catalog.pg_current_wal_insert_lsn()::text")
+	sql.WriteString("SELECT pg_catalog.pg_current_snapshot()::text, pg_catalog.pg_current_wal_insert_lsn()::text; SET CONSTRAINTS ALL IMMEDIATE")
+	for _, s := range then {
+		sql.WriteString("; " + s)
+	}
 
 	results, err := conn.Exec(ctx, sql.String()).ReadAll()
 	if err != nil {
@@ -77,15 +84,19 @@ func open(ctx context.Context, conn *pgconn.PgConn, lockTimeout time.Duration, i
 		}
 		return opened{}, fmt.Errorf("open a round: %w", err)
 	}
-	last := results[len(results)-1].Rows
-	if len(last) != 1 || len(last[0]) != 2 {
+	at := before + len(tables)
+	if len(results) != at+2+len(then) || len(results[at].Rows) != 1 || len(results[at].Rows[0]) != 2 {
 		return opened{}, errors.New("open a round: the server sent no snapshot")
 	}
 	var o opened
-	if o.snapshot, err = ingest.ParseSnapshot(string(last[0][0])); err != nil {
+	for _, r := range results[at+2:] {
+		o.then = append(o.then, r.Rows...)
+	}
+	fixed := results[at].Rows[0]
+	if o.snapshot, err = ingest.ParseSnapshot(string(fixed[0])); err != nil {
 		return opened{}, err
 	}
-	if err := o.lsn.Scan(string(last[0][1])); err != nil {
+	if err := o.lsn.Scan(string(fixed[1])); err != nil {
 		return opened{}, fmt.Errorf("open a round: %w", err)
 	}
 	return o, nil

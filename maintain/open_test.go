@@ -137,7 +137,7 @@ func TestOpenSnapshotAfterLocks(t *testing.T) {
 func TestOpenIsTheRoundsTransaction(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	db.Exec(t, "CREATE TABLE a (i int); CREATE TABLE b (i int)")
+	db.Exec(t, "CREATE TABLE a (i int); CREATE TABLE b (i int UNIQUE DEFERRABLE INITIALLY DEFERRED)")
 	conn := db.Conn(t)
 	_, err := conn.Exec(t.Context(), "SET default_transaction_read_only = on") // as ALTER ROLE might
 	require.NoError(t, err)
@@ -157,6 +157,8 @@ func TestOpenIsTheRoundsTransaction(t *testing.T) {
 	require.Equal(t, []string{"repeatable read", "off", "123ms", "off", "AccessShareLock"}, []string{isolation, readOnly, timeout, commit, modes})
 	require.True(t, after, "the insert stands above L")
 	require.Zero(t, rows)
+	_, err = conn.Exec(t.Context(), "INSERT INTO b VALUES (1); INSERT INTO b VALUES (1)")
+	require.ErrorContains(t, err, "b_i_key", "constraints fail at their statement")
 	rollbackConn(t, conn)
 }
 

@@ -26,6 +26,19 @@ func (r *round) create(ctx context.Context, v *view) error {
 	return nil
 }
 
+// conclude records the round, and meanwhile compares the catalog once more: the last read
+// of anybody's table is done. Replaced functions, attached partitions and new children are
+// kept out by no lock of ours, and expansion of a parent uses the newest catalog, not S.
+func (r *round) conclude(ctx context.Context) (ingest.LSN, error) {
+	same := make(chan error, 1)
+	go func() { same <- r.stillSameCatalog(ctx) }()
+	position, err := r.record(ctx)
+	if changed := <-same; changed != nil {
+		err = changed
+	}
+	return position, err
+}
+
 // record writes the views' rows of the catalog and the progress row in the round's
 // transaction, and returns the position that may be confirmed after it: nothing that
 // a live view has not taken over lies before it.

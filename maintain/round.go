@@ -82,7 +82,7 @@ func (r *round) run(ctx context.Context) error {
 	}
 	defer r.rollback(ctx)
 	r.stopWatch = e.giveWay(ctx, e.main.PgConn().PID())
-	if err := r.sameCatalog(ctx); err != nil {
+	if err := r.sameCatalog(); err != nil {
 		return err
 	}
 	if err := r.barrier(ctx); err != nil {
@@ -96,12 +96,7 @@ func (r *round) run(ctx context.Context) error {
 	if err := r.check(ctx); err != nil {
 		return err
 	}
-	// Replaced functions, attached partitions and new children are kept out by no
-	// lock of ours, and expansion of a parent uses the newest catalog, not S.
-	if err := r.stillSameCatalog(ctx); err != nil {
-		return err
-	}
-	position, err := r.record(ctx)
+	position, err := r.conclude(ctx)
 	if err != nil {
 		return err
 	}
@@ -150,12 +145,16 @@ func (r *round) choose(now time.Time) {
 // open begins the transaction. Views whose sources cannot be locked sit the round
 // out (INV-7).
 func (r *round) open(ctx context.Context) error {
+	if _, err := r.e.main.Prepare(ctx, fingerprintName, fingerprintSQL); err != nil { // once a session
+		return fmt.Errorf("compare the catalog: %w", err)
+	}
 	for {
 		tables := r.tables()
-		o, err := open(ctx, r.e.main.PgConn(), r.e.lockTimeout, r.e.audit.imported, tables)
+		o, err := open(ctx, r.e.main.PgConn(), r.e.lockTimeout, r.e.audit.imported, tables, r.e.watch.execute())
 		if err == nil {
 			r.opened = o
 			r.session.Grown(uint64(o.lsn))
+			r.session.Immediate(r.tx)
 			for _, t := range tables {
 				r.locked[t.oid] = true
 			}
@@ -237,9 +236,9 @@ func (r *round) sitOut(out *lockedOut) {
 
 // sameCatalog compares the catalog as S shows it with what the plans were compiled
 // against. Views over tables with new files are reconciled in this round.
-func (r *round) sameCatalog(ctx context.Context) error {
+func (r *round) sameCatalog() error {
 	e := r.e
-	now, err := e.watch.read(ctx, e.main)
+	now, err := parse(r.then)
 	if err != nil {
 		return err
 	}
