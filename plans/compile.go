@@ -100,13 +100,9 @@ func (a *analysis) outline() *Plan {
 		Name: a.d.Name, Body: a.body, Eval: a.body, Hash: a.hash(), Declined: map[Strategy]string{},
 		Nondeterministic: a.d.Nondeterministic,
 	}
-	outs := a.top.outputs()
-	for i, at := range a.columns {
-		p.Columns = append(p.Columns, Column{
-			Name: at.Name, Type: at.Type, TypeOID: at.TypeOID, Modifier: at.Modifier,
-			Collation: a.collationName(at.Collation, at.TypeOID), NotNull: a.top.notNull(outs[i].child("expr"), i),
-			Dependent: a.top.dependence(i), HasArray: a.types[at.TypeOID] != nil && a.types[at.TypeOID].HasArray, Equal: a.equal(at.TypeOID),
-		})
+	p.Columns = a.describeColumns(a.columns, a.top)
+	for i := range p.Columns {
+		p.Columns[i].Dependent = a.top.dependence(i)
 	}
 	for _, r := range a.sources {
 		p.Sources = append(p.Sources, a.source(r))
@@ -114,6 +110,20 @@ func (a *analysis) outline() *Plan {
 	p.Depends = a.depends()
 	p.Indexes = a.orderIndex()
 	return p
+}
+
+// describeColumns describes the columns of a query.
+func (a *analysis) describeColumns(attrs []attribute, s *scope) []Column {
+	outs := s.outputs()
+	var out []Column
+	for i, at := range attrs {
+		out = append(out, Column{
+			Name: at.Name, Type: at.Type, TypeOID: at.TypeOID, Modifier: at.Modifier,
+			Collation: a.collationName(at.Collation, at.TypeOID), NotNull: s.notNull(outs[i].child("expr"), i),
+			HasArray: a.types[at.TypeOID] != nil && a.types[at.TypeOID].HasArray, Equal: a.equal(at.TypeOID),
+		})
+	}
+	return out
 }
 
 // hash identifies the canonical text under this major version, which decides how

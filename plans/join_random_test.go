@@ -15,7 +15,7 @@ import (
 
 var (
 	joinBodies = flag.Int("plans.joins", 25, "random join bodies of TestRandomJoins")
-	joinSeed   = flag.Uint64("plans.seed", 1, "seed of TestRandomJoins")
+	joinSeed   = flag.Uint64("plans.seed", 1, "seed of TestRandomJoins and TestStatements")
 )
 
 // joinTables are small tables with NULLs, whose columns are in no relation, under
@@ -52,15 +52,7 @@ func (g *joinGen) tree(of []string) string {
 				table = g.tables[i]
 			}
 		}
-		switch g.rnd.IntN(12) {
-		case 0:
-			return fmt.Sprintf("(SELECT id, x, y FROM %s WHERE x IS DISTINCT FROM 2) %s", table, of[0])
-		case 1:
-			return fmt.Sprintf("(SELECT x AS id, x, count(y)::int AS y FROM %s GROUP BY x) %s", table, of[0])
-		case 2:
-			return fmt.Sprintf("(SELECT l.id, l.x, r.y FROM %s l LEFT JOIN t2 r ON r.id = l.y) %s", table, of[0])
-		}
-		return table + " " + of[0]
+		return g.leaf(table, 0) + " " + of[0]
 	}
 	k := 1 + g.rnd.IntN(len(of)-1)
 	l, r := of[:k], of[k:]
@@ -80,6 +72,42 @@ func (g *joinGen) tree(of []string) string {
 		}
 	}
 	return fmt.Sprintf("(%s %s %s ON %s)", left, kind, right, on)
+}
+
+// leaf is a table, or a query over it that shows id, x and y.
+func (g *joinGen) leaf(table string, depth int) string {
+	if depth == 0 && g.rnd.IntN(2) == 0 {
+		return table
+	}
+	from := table + " q"
+	if depth < 2 && g.rnd.IntN(3) == 0 {
+		from = g.leaf(table, depth+1) + " q"
+	}
+	switch g.rnd.IntN(12) {
+	case 0:
+		return fmt.Sprintf("(SELECT id, x, y FROM %s WHERE x IS DISTINCT FROM 2)", from)
+	case 1:
+		return fmt.Sprintf("(SELECT x AS id, x, count(y)::int AS y FROM %s GROUP BY x)", from)
+	case 2:
+		return fmt.Sprintf("(SELECT q.id, q.x, r.y FROM %s LEFT JOIN t2 r ON r.id = q.y)", from)
+	case 3:
+		return fmt.Sprintf("(SELECT y AS id, count(*)::int AS x, y FROM %s GROUP BY y HAVING count(*) < 3)", from)
+	case 4:
+		return fmt.Sprintf("(SELECT count(*)::int AS id, x, y FROM %s WHERE id > 0 GROUP BY x, y)", from)
+	case 5:
+		return fmt.Sprintf("(SELECT id, x, row_number() OVER (PARTITION BY x ORDER BY y, id)::int AS y FROM %s)", from)
+	case 6:
+		return fmt.Sprintf("(SELECT id, count(*) OVER (PARTITION BY x)::int AS x, y FROM %s)", from)
+	case 7:
+		return fmt.Sprintf("(SELECT DISTINCT x AS id, x, y FROM %s)", from)
+	case 8:
+		return fmt.Sprintf("(SELECT DISTINCT ON (y) id, x, y FROM %s ORDER BY y, id, x)", from)
+	case 9:
+		return fmt.Sprintf("(SELECT x AS id, x, y FROM %s %s SELECT y, x, y FROM t3 WHERE id < 4)", from, g.pick("UNION", "EXCEPT", "UNION ALL"))
+	case 10:
+		return fmt.Sprintf("(SELECT q.x AS id, max(r.y) AS x, q.x AS y FROM %s LEFT JOIN t1 r ON r.x = q.y GROUP BY q.x)", from)
+	}
+	return fmt.Sprintf("(SELECT id, x, y FROM %s ORDER BY id, x, y LIMIT 2)", from)
 }
 
 // filter is a random WHERE, or nothing.
@@ -150,10 +178,10 @@ func (g *joinGen) grouped() string {
 	return fmt.Sprintf("SELECT %s AS g, count(*) AS n, count(%s) AS s FROM %s GROUP BY 1", by, sum, from)
 }
 
-// start draws new aliases for two to four tables; a table may come twice.
+// start draws new aliases for one to four tables; a table may come twice.
 func (g *joinGen) start() {
 	g.aliases, g.tables = nil, nil
-	for i := range 2 + g.rnd.IntN(3) {
+	for i := range 1 + g.rnd.IntN(4) {
 		g.aliases = append(g.aliases, fmt.Sprintf("a%d", i))
 		g.tables = append(g.tables, fmt.Sprintf("t%d", g.rnd.IntN(4)))
 	}
@@ -192,6 +220,10 @@ func (g *joinGen) plan(t *testing.T, b *bench) (*Plan, string) {
 	p := compile(body)
 	if p == nil {
 		body = g.body(true)
+		p = compile(body)
+	}
+	if p == nil {
+		body = strings.Replace(body, "SELECT ", "SELECT DISTINCT ", 1)
 		p = compile(body)
 	}
 	return p, body

@@ -167,7 +167,8 @@ func TestJoinFloor(t *testing.T) {
 		{"a subquery without a correlation", "SELECT i.pk FROM item i WHERE i.p > (SELECT max(n.p) FROM nul n)", []string{"nul"}},
 		{"LIMIT below a join", "SELECT i.pk, x.q FROM item i JOIN (SELECT pk, q FROM nul ORDER BY pk LIMIT 3) x ON x.pk = i.p", []string{"nul"}},
 		{"a grouping joined by its group", "SELECT i.pk, x.n FROM item i JOIN (SELECT p, count(*) AS n FROM nul GROUP BY p) x ON x.p = i.p", nil},
-		{"a grouping joined by a sum", "SELECT i.pk, x.p FROM item i JOIN (SELECT p, sum(q) AS s FROM nul GROUP BY p) x ON x.s = i.p", []string{"nul"}},
+		{"a grouping joined by a sum", "SELECT i.pk, x.p FROM item i JOIN (SELECT p, sum(q) AS s FROM nul GROUP BY p) x ON x.s = i.p", nil},
+		{"the same on the nullable side", "SELECT i.pk, x.p FROM item i LEFT JOIN (SELECT p, sum(q) AS s FROM nul GROUP BY p) x ON x.s = i.p", []string{"nul"}},
 		{"a lateral subquery", "SELECT i.pk, x.pk AS npk FROM item i, LATERAL (SELECT n.pk FROM nul n WHERE n.p = i.p ORDER BY n.pk LIMIT 2) x", nil},
 	} {
 		p, err := compile(tc.body, Options{ReplicaIdentity: Manage})

@@ -165,6 +165,9 @@ func (j *joinTree) column(s *scope, e *node) (columnRef, bool) {
 		if sub == nil || c.attr < 1 || c.attr > len(sub.outputs()) {
 			return columnRef{}, false
 		}
+		if p, ok := j.derivedAt(c.s, c.rt); ok {
+			return columnRef{p.id, c.attr}, true
+		}
 		t := sub.outputs()[c.attr-1]
 		if !sub.transparent(t) {
 			return columnRef{}, false

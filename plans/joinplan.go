@@ -24,12 +24,12 @@ func planJoin(ctx context.Context, a *analysis, p *Plan) (string, []needs, error
 	if err != nil {
 		return "", nil, err
 	}
-	j, why := a.newJoinTree(p, sql, scope, scope.q)
-	if why == "" {
+	j, why, err := a.newJoinTree(ctx, p, sql, scope, scope.q)
+	if why == "" && err == nil {
 		why = j.someSlices()
 	}
-	if why != "" {
-		return why, nil, nil
+	if why != "" || err != nil {
+		return why, nil, err
 	}
 	j.findStored()
 	if why := j.readable(); why != "" {
@@ -61,6 +61,10 @@ func (j *joinTree) someSlices() string {
 // key, or all, where it has none. They need not be unique.
 func (j *joinTree) findKeys() string {
 	for _, p := range j.places {
+		if p.derived != nil {
+			j.neverNull(p)
+			continue
+		}
 		src := &j.p.Sources[p.src]
 		columns := src.Key
 		if len(columns) == 0 {
@@ -78,8 +82,17 @@ func (j *joinTree) findKeys() string {
 		if len(p.key) == 0 {
 			return "rows of " + src.Table().String() + " have nothing by which they could be told apart"
 		}
+		j.neverNull(p)
 	}
 	return ""
+}
+
+// neverNull takes a key's column for NOT NULL where rows with NULL are never seen: a key
+// of NULL looks like no row.
+func (j *joinTree) neverNull(p *site) {
+	for i := range p.key {
+		p.key[i].NotNull = p.key[i].NotNull || j.never[columnRef{p.id, int(p.key[i].Num)}]
+	}
 }
 
 // findStored finds the stored columns that hold the keys, and hides those that are
@@ -147,7 +160,7 @@ func (a *analysis) freeName(p *Plan, name string) string {
 // readable declines where walks need old values that no identity brings.
 func (j *joinTree) readable() string {
 	for _, w := range j.walks {
-		if j.fromStored(w) {
+		if j.places[w.start()].derived != nil || j.fromStored(w) {
 			continue
 		}
 		only := j.p.Sources[j.places[w.start()].src]
@@ -260,8 +273,16 @@ func (j *joinTree) advise() {
 		j.p.Advice = append(j.p.Advice, fmt.Sprintf("a change of %s may touch every row, so that the view is evaluated as a whole in such a round",
 			j.p.Sources[i].Table()))
 	}
+	for _, p := range j.places {
+		if p.derived != nil && p.derived.index != nil {
+			j.a.lookUp(p.derived.index.rel, p.derived.index.exprs...)
+		}
+	}
 	for _, c := range j.lookups() {
 		p := j.places[c.place]
+		if p.derived != nil {
+			continue
+		}
 		if at := p.rel.attr(c.attr); at != nil {
 			j.a.lookUpColumn(p.rel, at.Name)
 		}

@@ -29,15 +29,15 @@ func planJoinSlices(ctx context.Context, a *analysis, p *Plan) (string, []needs,
 	if err != nil {
 		return "", nil, err
 	}
-	j, why := a.newJoinTree(p, core.text, newScope(a, core.tree, nil), scope.q)
-	if why == "" {
+	j, why, err := a.newJoinTree(ctx, p, core.text, newScope(a, core.tree, nil), scope.q)
+	if why == "" && err == nil {
 		why = j.someSlices()
 	}
-	if why == "" {
+	if why == "" && err == nil {
 		why = j.readable()
 	}
-	if why != "" {
-		return why, nil, nil
+	if why != "" || err != nil {
+		return why, nil, err
 	}
 	n := j.groupNeeds(core.tree)
 	if why, err := j.buildGroups(ctx, s); why != "" || err != nil {

@@ -178,9 +178,13 @@ func (r *fromReader) leaf(n *node, g *guard) {
 		r.table(rt, g)
 	case kind(rte) == rteSubquery && r.peek().text == "(":
 		from, to := r.parens()
-		name, _ := r.alias()
+		name, columns := r.alias()
 		sub := r.level.scope.sub(rte)
-		if !r.ok || sub == nil || !sub.isPlain() || name == "" {
+		if !r.ok || sub == nil || name == "" {
+			return
+		}
+		if !sub.isPlain() {
+			r.notPlain(rt, g, span{r.toks[from].start, r.toks[to-1].end}, r.toks[from+1:to-1], name, columns)
 			return
 		}
 		l := &levelText{scope: sub, parent: r.level, alias: name}
@@ -188,6 +192,25 @@ func (r *fromReader) leaf(n *node, g *guard) {
 		r.ok = l.sel.split() && r.j.readLevel(l)
 	default:
 		r.pass()
+	}
+}
+
+// notPlain notes where a grouping or the like stands.
+func (r *fromReader) notPlain(rt int, g *guard, at span, inner []token, name string, columns []string) {
+	e := entryRef{r.level.scope, rt}
+	r.j.texts[e] = span{inner[0].start, inner[len(inner)-1].end}
+	sel := &selectText{sql: r.j.sql, toks: inner}
+	if sel.split() {
+		r.j.lists[e] = sel.list.end
+	}
+	p, ok := r.j.derivedAt(e.s, rt)
+	if !ok {
+		return
+	}
+	p.text = &leafText{level: r.level, guard: g, ref: at, named: true, alias: name, names: columns}
+	if p.derived.extra != "" {
+		end := r.j.lists[e]
+		r.j.edits = append(r.j.edits, edit{span{end, end}, p.derived.extra})
 	}
 }
 
@@ -275,7 +298,7 @@ func (j *joinTree) oldState(changed func(src int) string) []edit {
 	on := map[int][]string{}
 	done := map[int]bool{}
 	for _, p := range j.places {
-		if p.text == nil {
+		if p.text == nil || p.derived != nil {
 			continue
 		}
 		done[p.text.ref.start] = true

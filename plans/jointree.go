@@ -1,6 +1,7 @@
 package plans
 
 import (
+	"context"
 	"maps"
 	"slices"
 )
@@ -19,6 +20,7 @@ type site struct {
 	// nullable: on the nullable side of an outer join, at any level.
 	nullable bool
 	text     *leafText // where it stands; nil where it is apart
+	derived  *derived  // in place of rel's table: rel has its columns alone, and src is -1
 
 	key    []attribute // columns by which its rows are known
 	shown  []string    // the key at the outermost level
@@ -56,13 +58,19 @@ type joinTree struct {
 	places []*site
 	below  map[entryRef][]int // the places below an entry
 	walks  []*trail
-	floor  map[int]bool // sources whose changes may touch every row
-	solid  []cond       // equalities that hold for every output row
-	met    []cond       // all conditions, for advice
+	floor  map[int]bool       // sources whose changes may touch every row
+	solid  []cond             // equalities that hold for every output row
+	never  map[columnRef]bool // columns that are NULL in no row that output rows hold
+	met    []cond             // all conditions, for advice
 	root   *levelText
 	edits  []edit   // that make keys of inner levels visible
 	guards []string // of the old state, for the outermost WHERE
 	why    string   // what cannot be taken apart
+
+	derived map[entryRef]*derived // nil where the query's slices cannot be found
+	wanted  []entryRef            // queries of which only their own slices tell what changed
+	texts   map[entryRef]span     // queries in FROM that are not plain
+	lists   map[entryRef]int      // the ends of their target lists
 }
 
 // region is a part of a join.
@@ -79,6 +87,7 @@ type region struct {
 type bundle struct {
 	places []int
 	conds  []cond
+	entry  entryRef // none where it is no query
 }
 
 func (r *region) add(o region) {
@@ -104,11 +113,29 @@ func (r reading) under() reading {
 }
 
 // newJoinTree reads a plain query that is the whole body, or what it groups. Why
-// says what it cannot take apart.
-func (a *analysis) newJoinTree(p *Plan, sql string, s *scope, whole *node) (j *joinTree, why string) {
-	j = &joinTree{a: a, p: p, sql: sql, scope: s, below: map[entryRef][]int{}, floor: map[int]bool{}}
+// says what it cannot take apart. Where a query in FROM must be addressed by its own
+// slices, the tree is read again with them.
+func (a *analysis) newJoinTree(ctx context.Context, p *Plan, sql string, s *scope, whole *node) (j *joinTree, why string, err error) {
+	known := map[entryRef]*derived{}
+	for {
+		j = a.readTree(p, sql, s, whole, known)
+		if len(j.wanted) == 0 || len(j.texts) == 0 {
+			return j, j.why, nil
+		}
+		if more, err := j.derive(ctx); err != nil || !more {
+			return j, j.why, err
+		}
+	}
+}
+
+func (a *analysis) readTree(p *Plan, sql string, s *scope, whole *node, known map[entryRef]*derived) *joinTree {
+	j := &joinTree{
+		a: a, p: p, sql: sql, scope: s, below: map[entryRef][]int{}, floor: map[int]bool{},
+		never: map[columnRef]bool{}, derived: known, texts: map[entryRef]span{}, lists: map[entryRef]int{},
+	}
 	r := j.query(s, reading{})
 	j.walks = r.walks
+	j.wants(r.open)
 	for _, o := range r.open {
 		j.degrade(o.places)
 	}
@@ -121,7 +148,7 @@ func (a *analysis) newJoinTree(p *Plan, sql string, s *scope, whole *node) (j *j
 	if j.why == "" {
 		j.why = j.readText()
 	}
-	return j, j.why
+	return j
 }
 
 // covers checks that every place of every source in the body was found.
@@ -131,6 +158,9 @@ func (j *joinTree) covers(whole *node) string {
 		for _, p := range j.places {
 			if p.src == i {
 				n++
+			}
+			if p.derived != nil {
+				n += readsIn(p.scope.sub(p.scope.rte(p.rt)).q, j.p.Sources[i].OID).places
 			}
 		}
 		if n != readsIn(whole, j.p.Sources[i].OID).places {
@@ -143,8 +173,24 @@ func (j *joinTree) covers(whole *node) string {
 // degrade notes that changes of the places' tables may touch every row.
 func (j *joinTree) degrade(places []int) {
 	for _, i := range places {
-		j.floor[j.places[i].src] = true
+		p := j.places[i]
+		if p.derived == nil {
+			j.floor[p.src] = true
+			continue
+		}
+		for _, src := range p.derived.inputs {
+			j.floor[src] = true
+		}
 	}
+}
+
+// lose degrades places from which nothing is reached. Groupings beside them may have
+// been what they decide about.
+func (j *joinTree) lose(places []int, opens []bundle) {
+	if len(places) > 0 {
+		j.wants(opens)
+	}
+	j.degrade(places)
 }
 
 // floorSources are the sources whose changes may touch every row.
@@ -173,6 +219,9 @@ func (j *joinTree) query(s *scope, r reading) region {
 		out.add(j.item(s, item, r))
 	}
 	where := j.conds(s, tree.child("quals"), !r.nullable && !r.apart)
+	if !r.apart {
+		j.shown(where, out.held)
+	}
 	links := j.links(s, tree.child("quals"), true)
 	for _, part := range []string{"targetList", "havingQual", "limitCount", "limitOffset", "windowClause"} {
 		links = append(links, j.links(s, s.q.fields[part], false)...)
@@ -182,7 +231,7 @@ func (j *joinTree) query(s *scope, r reading) region {
 		for _, l := range links {
 			ws, lost := j.reach(out.held, l.all(), l.conds)
 			out.walks = append(out.walks, ws...)
-			j.degrade(lost)
+			j.lose(lost, out.open)
 		}
 		ws, open := j.close(out.open, out.held, where)
 		out.walks, out.open = append(out.walks, ws...), open
@@ -248,6 +297,12 @@ func (j *joinTree) item(s *scope, item *node, r reading) region {
 	links := j.links(s, quals, true)
 	var out region
 	if !r.apart {
+		if kind == joinInner || kind == joinLeft {
+			j.shown(on, right.held)
+		}
+		if kind == joinInner || kind == joinRight {
+			j.shown(on, left.held)
+		}
 		j.filter(slices.Concat(left.walks, right.walks), s, quals)
 		out.walks = j.join(kind, &left, &right, on, links)
 	}
@@ -277,14 +332,14 @@ func (j *joinTree) join(kind int, left, right *region, on []cond, links []region
 			w.side = other.held
 		}
 		walks = append(walks, ws...)
-		j.degrade(lost)
+		j.lose(lost, slices.Concat(kept.open, other.open))
 	}
 	switch kind {
 	case joinInner:
 		for _, l := range links {
 			ws, lost := j.reach(slices.Concat(left.held, right.held), l.all(), l.conds)
 			walks = append(walks, ws...)
-			j.degrade(lost)
+			j.lose(lost, slices.Concat(left.open, right.open))
 		}
 		var fromLeft, fromRight []*trail
 		fromLeft, left.open = j.close(left.open, right.held, on)
@@ -301,6 +356,18 @@ func (j *joinTree) join(kind int, left, right *region, on []cond, links []region
 		outer(right, left)
 	}
 	return walks
+}
+
+// shown notes that places' rows stand in output rows only where the conditions hold, so
+// that columns that they equate are not NULL.
+func (j *joinTree) shown(conds []cond, places []int) {
+	for _, c := range conds {
+		for _, col := range c.cols {
+			if c.equality && c.absent == nil && slices.Contains(places, col.place) {
+				j.never[col] = true
+			}
+		}
+	}
 }
 
 func contained(part, whole []int) bool {
@@ -328,7 +395,12 @@ func (j *joinTree) entry(s *scope, rt int, r reading) region {
 		if sub.isPlain() || r.apart {
 			return j.query(sub, r)
 		}
-		return grouping0(j.query(sub, reading{nullable: r.nullable, apart: true}))
+		if d := j.derived[entryRef{s, rt}]; d != nil {
+			return j.site(s, rt, r, d)
+		}
+		out := grouping0(j.query(sub, reading{nullable: r.nullable, apart: true}))
+		out.open[0].entry = entryRef{s, rt}
+		return out
 	}
 	var out region
 	for _, part := range []string{"functions", "tablefunc", "values_lists"} {
@@ -341,7 +413,7 @@ func (j *joinTree) entry(s *scope, rt int, r reading) region {
 
 // grouping0 is a region whose rows hold no rows of tables.
 func grouping0(r region) region {
-	return region{apart: r.all(), conds: r.conds, open: []bundle{{r.all(), r.conds}}}
+	return region{apart: r.all(), conds: r.conds, open: []bundle{{places: r.all(), conds: r.conds}}}
 }
 
 func (j *joinTree) table(s *scope, rt int, r reading) region {

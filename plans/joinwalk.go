@@ -39,6 +39,9 @@ func (j *joinTree) reach(targets, starts []int, conds []cond) (walks []*trail, l
 				continue
 			}
 			from := c.places[1-k]
+			if !j.places[from].sliced(c) {
+				continue // which of its rows changed is not known in other columns
+			}
 			seen[from], next[from], via[from] = true, at, i
 			queue = append(queue, from)
 		}
@@ -58,7 +61,7 @@ func (j *joinTree) reach(targets, starts []int, conds []cond) (walks []*trail, l
 			at = next[at]
 			w.path = append(w.path, at)
 		}
-		w.conds = withOthers(w, sorted)
+		w.conds = j.withOthers(w, sorted)
 		walks = append(walks, w)
 	}
 	return walks, lost
@@ -81,11 +84,11 @@ func byCertainty(conds []cond) []cond {
 
 // withOthers adds the conditions between places of the walk that it does not
 // lead along: they narrow it.
-func withOthers(w *trail, conds []cond) []cond {
+func (j *joinTree) withOthers(w *trail, conds []cond) []cond {
 	out := slices.Clone(w.conds)
 	for _, c := range conds {
 		known := slices.ContainsFunc(out, func(o cond) bool { return o.text == c.text })
-		if c.absent == nil && !known && contained(c.places, w.path) {
+		if c.absent == nil && !known && contained(c.places, w.path) && j.places[w.start()].sliced(c) {
 			out = append(out, c)
 		}
 	}
@@ -95,9 +98,9 @@ func withOthers(w *trail, conds []cond) []cond {
 // fromImages writes the keys of the target that a walk reaches from images.
 func (j *joinTree) fromImages(w *trail, images string) []string {
 	start := j.places[w.start()]
-	tables := []string{imageTable(&j.p.Sources[start.src], images) + " " + start.name()}
+	tables := []string{j.changes(start, images)}
 	for _, i := range w.path[1:] {
-		tables = append(tables, j.table0(j.places[i]))
+		tables = append(tables, j.table0(j.places[i], w.conds))
 	}
 	target := j.places[w.target()]
 	head := "SELECT " + target.keyList(target.name()) + " FROM "
@@ -141,8 +144,19 @@ func (j *joinTree) absences(w *trail, tables []string, head string) []string {
 	return out
 }
 
-// table0 is a place's table under the place's name.
-func (j *joinTree) table0(p *site) string {
+// changes are images of a place's changed rows under the place's name.
+func (j *joinTree) changes(p *site, images string) string {
+	if p.derived != nil {
+		return p.changedSlices()
+	}
+	return imageTable(&j.p.Sources[p.src], images) + " " + p.name()
+}
+
+// table0 is a place's table under the place's name, as conditions read it.
+func (j *joinTree) table0(p *site, conds []cond) string {
+	if p.derived != nil {
+		return p.derivedTable(conds)
+	}
 	text := quoteAlways(p.rel.Schema) + "." + quoteAlways(p.rel.Name) + " " + p.name()
 	if !p.scope.rte(p.rt).is("inh") && p.rel.Parent {
 		text = "ONLY " + text
@@ -172,19 +186,19 @@ func (j *joinTree) keyColumns(p *site) []Column {
 // keys writes the touched keys of a place, and says which sources' images they
 // come from.
 func (j *joinTree) keys(p *site) (sql string, inputs []int) {
-	inputs = []int{p.src}
-	var parts []string
-	for _, images := range []string{newImages(p.src), oldImages(p.src)} {
-		parts = append(parts, "SELECT "+p.keyList("i")+" FROM "+imageTable(&j.p.Sources[p.src], images)+" i")
-	}
+	inputs = p.inputs()
+	parts := j.changedParts(p)
 	for _, w := range j.walks {
 		if w.target() != p.id {
 			continue
 		}
-		src := j.places[w.start()].src
-		if !slices.Contains(inputs, src) {
-			inputs = append(inputs, src)
+		start := j.places[w.start()]
+		for _, i := range start.inputs() {
+			if !slices.Contains(inputs, i) {
+				inputs = append(inputs, i)
+			}
 		}
+		src := start.src
 		parts = append(parts, j.fromImages(w, newImages(src))...)
 		if j.fromStored(w) {
 			parts = append(parts, j.storedKeys(w, p))
@@ -206,10 +220,33 @@ func (j *joinTree) keys(p *site) (sql string, inputs []int) {
 	return "SELECT DISTINCT " + join(cols) + " FROM (" + strings.Join(unique, "\n  UNION ALL ") + ") u", inputs
 }
 
+// inputs are the sources whose images tell what changed at a place.
+func (p *site) inputs() []int {
+	if p.derived != nil {
+		return slices.Clone(p.derived.inputs)
+	}
+	return []int{p.src}
+}
+
+// changedParts are the keys of a place's changed rows, by new and old images.
+func (j *joinTree) changedParts(p *site) []string {
+	if p.derived != nil {
+		return []string{"SELECT " + join(numberedKeys("i.", len(p.key))) + " FROM (" + p.derived.keys + ") i"}
+	}
+	var parts []string
+	for _, images := range []string{newImages(p.src), oldImages(p.src)} {
+		parts = append(parts, "SELECT "+p.keyList("i")+" FROM "+imageTable(&j.p.Sources[p.src], images)+" i")
+	}
+	return parts
+}
+
 // fromStored reports whether the old image lacks what the walk starts with, while
 // the stored rows that held the changed row name the keys that it would lead to.
 func (j *joinTree) fromStored(w *trail) bool {
 	start := j.places[w.start()]
+	if start.derived != nil {
+		return false
+	}
 	src := &j.p.Sources[start.src]
 	n := needs{columns: j.firstColumns(w)}
 	if j.a.carried(src, n) && j.streamed(src, n.columns) {
@@ -221,7 +258,8 @@ func (j *joinTree) fromStored(w *trail) bool {
 // showsKeys: the stored rows hold both the changed row's key and the target's. Under
 // a coarsened key some rows of the body are not stored.
 func (j *joinTree) showsKeys(w *trail) bool {
-	return len(j.p.Coarsened) == 0 && slices.Contains(w.side, w.start()) && !w.filtered && len(j.places[w.start()].stored) > 0
+	mayBeNull := slices.ContainsFunc(j.places[w.target()].key, func(at attribute) bool { return !at.NotNull })
+	return !mayBeNull && len(j.p.Coarsened) == 0 && slices.Contains(w.side, w.start()) && !w.filtered && len(j.places[w.start()].stored) > 0
 }
 
 // storedKeys writes the keys of the target in the stored rows that hold a changed
@@ -275,12 +313,19 @@ func (j *joinTree) streamed(src *Source, columns []string) bool {
 func (j *joinTree) needs() []needs {
 	out := make([]needs, len(j.p.Sources))
 	for _, p := range j.places {
+		if p.derived != nil {
+			for i, n := range p.derived.need {
+				out[i].full = out[i].full || n.full
+				out[i].add(n.columns...)
+			}
+			continue
+		}
 		for _, at := range p.key {
 			out[p.src].add(at.Name)
 		}
 	}
 	for _, w := range j.walks {
-		if !j.fromStored(w) {
+		if j.places[w.start()].derived == nil && !j.fromStored(w) {
 			out[j.places[w.start()].src].add(j.firstColumns(w)...)
 		}
 	}

@@ -11,6 +11,7 @@ type slicing struct {
 	a     *analysis
 	p     *Plan
 	src   *Source
+	from  int // its index
 	scope *scope
 	sql   string // flat text without ORDER BY
 	sel   *selectText
@@ -295,11 +296,11 @@ func (s *slicing) withHidden() {
 
 // imageKeys unites the slices of new and old images.
 func (s *slicing) imageKeys(sql string) (string, error) {
-	fresh, err := s.a.withImages(sql, s.src, newImages(0))
+	fresh, err := s.a.withImages(sql, s.src, newImages(s.from))
 	if err != nil {
 		return "", err
 	}
-	gone, err := s.a.withImages(sql, s.src, oldImages(0))
+	gone, err := s.a.withImages(sql, s.src, oldImages(s.from))
 	if err != nil {
 		return "", err
 	}

@@ -339,11 +339,11 @@ func TestStatements(t *testing.T) {
 	db.Exec(t, seeds)
 	conn := db.Conn(t)
 	only := os.Getenv("MVSYNC_BODY") // a piece of one body's text, to try it alone
-	for _, body := range bodies(t, "projection", "aggregate", "residual", "more", "others", "joins", "lateral", "casts") {
+	for _, body := range bodies(t, "projection", "aggregate", "residual", "more", "others", "joins", "lateral", "derived", "casts") {
 		if !strings.Contains(body, only) {
 			continue
 		}
-		b := &bench{t: t, conn: conn, rnd: rand.New(rand.NewPCG(1, 2))}
+		b := &bench{t: t, conn: conn, rnd: rand.New(rand.NewPCG(1, 1+*joinSeed))}
 		p, err := Compile(t.Context(), conn, Declaration{Name: Name{"public", "v"}, Query: body}, Options{ReplicaIdentity: Manage})
 		require.NoError(t, err, body)
 		b.p = p

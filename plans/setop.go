@@ -11,7 +11,7 @@ import (
 type leg struct {
 	at    span
 	scope *scope
-	rel   *relation // nil where it joins tables
+	rel   *relation // nil where it joins tables, or more
 }
 
 // setOperation is a body whose legs filter, project and join tables. Its slices
@@ -20,6 +20,7 @@ type leg struct {
 type setOperation struct {
 	a     *analysis
 	p     *Plan
+	scope *scope
 	sql   string
 	legs  []leg
 	need  []needs
@@ -28,7 +29,7 @@ type setOperation struct {
 
 // planSetOperation is residual-recompute for set operations.
 func planSetOperation(ctx context.Context, a *analysis, p *Plan) (string, []needs, error) {
-	s := &setOperation{a: a, p: p, sql: a.flat, need: make([]needs, len(p.Sources)), floor: map[int]bool{}}
+	s := newSetOperation(a, p, a.top, a.flat)
 	if why := s.read(); why != "" {
 		return why, nil, nil
 	}
@@ -49,9 +50,13 @@ func planSetOperation(ctx context.Context, a *analysis, p *Plan) (string, []need
 	return why, s.need, err
 }
 
+func newSetOperation(a *analysis, p *Plan, s *scope, sql string) *setOperation {
+	return &setOperation{a: a, p: p, scope: s, sql: sql, need: make([]needs, len(p.Sources)), floor: map[int]bool{}}
+}
+
 // read finds the legs in the tree and in the text, in the same order.
 func (s *setOperation) read() string {
-	q := s.a.top.q
+	q := s.scope.q
 	switch {
 	case q.has("limitCount") || q.has("limitOffset"):
 		return "LIMIT looks at other rows"
@@ -64,7 +69,7 @@ func (s *setOperation) read() string {
 		return "its text cannot be taken apart"
 	}
 	legSpans(toks, &spans)
-	scopes := s.a.top.legs().scopes
+	scopes := s.scope.legs().scopes
 	if len(spans) != len(scopes) {
 		return "its text cannot be taken apart"
 	}
@@ -74,8 +79,6 @@ func (s *setOperation) read() string {
 		}
 		rel, why := sc.simple()
 		switch {
-		case why != "" && !sc.isPlain():
-			return "in a leg " + why
 		case why != "":
 			rel = nil
 		case s.a.readsOf(rel.OID).columns[tableoid]:
@@ -141,6 +144,9 @@ func (s *setOperation) keysSQL(ctx context.Context, keyed []Column) (sql, why st
 			cols[i] = collate("("+sel.targets[k].expr.of(text)+")::"+keyed[i].Type, keyed[i]) + " AS " + prefixed("k", i)
 		}
 		core := splice(text, edit{sel.list, join(cols)})
+		if !l.scope.isPlain() {
+			core = s.wrapped(text, keyed)
+		}
 		if l.rel == nil {
 			part, why, err := s.joinedKeys(ctx, core, len(keyed))
 			if why != "" || err != nil {
@@ -166,6 +172,19 @@ func (s *setOperation) keysSQL(ctx context.Context, keyed []Column) (sql, why st
 	return "SELECT DISTINCT * FROM (" + strings.Join(parts, "\n  UNION ALL ") + ") u", "", nil
 }
 
+// wrapped gives the keys of a leg that groups rows or the like: it is then a query in
+// FROM, with slices of its own.
+func (s *setOperation) wrapped(text string, keyed []Column) string {
+	cols, names := make([]string, len(keyed)), make([]string, len(s.p.Columns))
+	for i, c := range keyed {
+		cols[i] = collate("q."+quoteAlways(c.Name)+"::"+c.Type, c) + " AS " + prefixed("k", i)
+	}
+	for i, c := range s.p.Columns {
+		names[i] = quoteAlways(c.Name)
+	}
+	return "SELECT " + join(cols) + " FROM (" + text + ") q(" + join(names) + ")"
+}
+
 // joinedKeys gives the keys of a leg's rows that hold a touched row of one of the
 // tables that it joins.
 func (s *setOperation) joinedKeys(ctx context.Context, core string, n int) (sql, why string, err error) {
@@ -173,12 +192,12 @@ func (s *setOperation) joinedKeys(ctx context.Context, core string, n int) (sql,
 	if err != nil {
 		return "", "", err
 	}
-	j, why := s.a.newJoinTree(s.p, d.text, newScope(s.a, d.tree, nil), d.tree)
-	if why == "" {
+	j, why, err := s.a.newJoinTree(ctx, s.p, d.text, newScope(s.a, d.tree, nil), d.tree)
+	if why == "" && err == nil {
 		why = j.readable()
 	}
-	if why != "" {
-		return "", "in a leg " + why, nil
+	if why != "" || err != nil {
+		return "", "in a leg " + why, err
 	}
 	for i, need := range j.groupNeeds(d.tree) {
 		s.need[i].full = s.need[i].full || need.full
@@ -220,6 +239,17 @@ func (s *setOperation) legKey(l leg, keyed []Column) []Column {
 	out := slices.Clone(keyed)
 	for i, k := range s.p.Key {
 		out[i].NotNull = l.scope.notNull(l.scope.outputs()[k].child("expr"), k)
+	}
+	return out
+}
+
+// sources are the indexes of all sources that stand in the legs.
+func (s *setOperation) sources() []int {
+	var out []int
+	for i := range s.p.Sources {
+		if readsIn(s.scope.q, s.p.Sources[i].OID).places > 0 {
+			out = append(out, i)
+		}
 	}
 	return out
 }

@@ -107,6 +107,16 @@ var shapes = []shape{
 	{"j10a", `select d.id, d.label, x.n from dim d join (select dim_id, count(*) as n from fact group by dim_id) x on x.dim_id = d.id`, join, "fact: full"},
 	{"j10b", `select d.id, x.n, y.s from dim d left join (select dim_id, count(*) as n from fact group by dim_id) x on x.dim_id = d.id left join (select dim_id, sum(amt) as s from loose group by dim_id) y on y.dim_id = d.id`, join, "fact: full; loose: full"},
 
+	{"n1", `select bucket, n, s from (select bucket, count(*) as n, sum(p) as s from item group by bucket) x where n > 2`, join, "item: bucket"},
+	{"n2", `select bucket, pk, p from (select bucket, pk, p, row_number() over (partition by bucket order by p desc, pk) as rn from item) x where rn <= 2`, join, "item: bucket"},
+	{"n3", `select x.bucket, y.bucket as b2, x.n, y.m from (select bucket, count(*) as n from item group by bucket) x full join (select bucket, count(*) as m from nul group by bucket) y on y.bucket = x.bucket`, join, "item: bucket; nul: bucket"},
+	{"n4", `select d.id, d.label, x.pk, x.p from dim d left join (select distinct on (bucket) bucket, pk, p from nul order by bucket, p desc, pk) x on x.bucket = d.id`, join, "nul: bucket"},
+	{"n5", `select n, count(*) as m from (select bucket, count(*) as n from item group by bucket) x group by n`, residual, "item: bucket"},
+	{"n6", `select p, sum(n) as n, max(s) as s from (select p, bucket, count(*) as n, sum(q) as s from item group by p, bucket) x group by p`, residual, "item: p, q, bucket"},
+	{"n7", `select side, v, count(*) as n, sum(w) as s from (select 'a' as side, p as v, q as w from item union all select 'b', p, q from nul) u group by side, v`, residual, "item: p, q; nul: p, q"},
+	{"n8", `select x.bucket, x.n, d.label from (select bucket, count(*) as n from item group by bucket) x left join dim d on d.id = x.bucket`, join, "item: bucket"},
+	{"n9", `select d.id, u.p from dim d left join (select p from item union select p from nul) u on u.p = d.rank`, join, "item: p; nul: p"},
+
 	{"f1", `with recursive r as (select src, dst from edge union select r.src, e.dst from r join edge e on e.src = r.dst) select src, dst from r`, floor, ""},
 	{"f2", `select pk, p from item order by p desc, pk limit 3`, floor, ""},
 	{"f3", `select pk, p, sum(p) over (order by pk) from item`, floor, ""},
