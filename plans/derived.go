@@ -217,7 +217,7 @@ func (s *slicing) deriveJoin(ctx context.Context, d *derived) (string, error) {
 	d.need, d.floor = j.groupNeeds(core.tree), j.floor
 	d.keys = j.groupKeys(len(s.exprs))
 	d.inputs = j.sources()
-	return "", nil
+	return j.widened(), nil
 }
 
 // sources are the indexes of all sources that stand in the tree.

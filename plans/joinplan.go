@@ -1,6 +1,7 @@
 package plans
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -32,7 +33,7 @@ func planJoin(ctx context.Context, a *analysis, p *Plan) (string, []needs, error
 		return why, nil, err
 	}
 	j.findStored()
-	if why := j.readable(); why != "" {
+	if why := cmp.Or(j.readable(), j.widened()); why != "" {
 		return why, nil, nil
 	}
 	if why, err := j.build(ctx); why != "" || err != nil {

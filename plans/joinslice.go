@@ -96,8 +96,12 @@ const (
 func (j *joinTree) buildGroups(ctx context.Context, s *slicing) (string, error) {
 	p := j.p
 	s.withHidden()
+	keys := j.groupKeys(len(s.exprs))
+	if why := j.widened(); why != "" {
+		return why, nil
+	}
 	slice := Slice{
-		Keys: j.groupKeys(len(s.exprs)), KeyColumns: keyColumns(s.columns), Touched: keyMatch("s", s.columns, touchedKeys(0), "k"),
+		Keys: keys, KeyColumns: keyColumns(s.columns), Touched: keyMatch("s", s.columns, touchedKeys(0), "k"),
 	}
 	eval := p.Eval
 	if len(p.Hidden) == 0 {

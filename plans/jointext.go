@@ -268,6 +268,40 @@ func (j *joinTree) spell(p *site, at *attribute) string {
 	return text
 }
 
+// widened declines where columns were added to a query of which something reads whole
+// rows: it would see them.
+func (j *joinTree) widened() string {
+	if len(j.edits) > 0 && j.scope.readsRows() {
+		return "it reads rows of a subquery as a whole"
+	}
+	return ""
+}
+
+// readsRows reports whether a query, or one in it, reads whole rows of a subquery.
+func (s *scope) readsRows() bool {
+	found := false
+	for _, f := range s.q.fields {
+		walk(f, func(n *node) bool {
+			switch n.tag {
+			case "QUERY":
+				found = found || newScope(s.a, n, s).readsRows()
+				return false
+			case "VAR":
+				at := s
+				for range n.num("varlevelsup") {
+					if at = at.parent; at == nil {
+						return true
+					}
+				}
+				k := kind(at.rte(n.num("varno")))
+				found = found || n.num("varattno") == 0 && (k == rteSubquery || k == rteCTE)
+			}
+			return true
+		})
+	}
+	return found
+}
+
 // filtered are the edits that add conditions to the WHERE of a level.
 func (l *levelText) filtered(conds ...string) []edit {
 	if len(conds) == 0 {

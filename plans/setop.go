@@ -206,7 +206,7 @@ func (s *setOperation) joinedKeys(ctx context.Context, core string, n int) (sql,
 	for i := range j.floor {
 		s.floor[i] = true
 	}
-	return j.groupKeys(n), "", nil
+	return j.groupKeys(n), j.widened(), nil
 }
 
 // readBy notes what old images of a source must carry.
