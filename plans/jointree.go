@@ -143,6 +143,9 @@ func (a *analysis) readTree(p *Plan, sql string, s *scope, whole *node, known ma
 		j.why = j.covers(whole)
 	}
 	if j.why == "" {
+		j.why = j.follows()
+	}
+	if j.why == "" {
 		j.why = j.findKeys()
 	}
 	if j.why == "" {
@@ -168,6 +171,26 @@ func (j *joinTree) covers(whole *node) string {
 		}
 	}
 	return ""
+}
+
+// follows checks that a change of each place that decides about rows of other places leads to them: along a walk, or by
+// touching every row. It holds by construction; were it ever not to, views would be wrong in silence.
+func (j *joinTree) follows() string {
+	for _, p := range j.places {
+		starts := slices.ContainsFunc(j.walks, func(w *trail) bool { return w.start() == p.id })
+		if (p.apart || p.nullable) && !starts && !j.degraded(p) {
+			return j.p.Sources[p.src].Table().String() + " decides about rows to which its changes do not lead"
+		}
+	}
+	return ""
+}
+
+// degraded reports whether any change of the place may touch every row.
+func (j *joinTree) degraded(p *site) bool {
+	if p.derived == nil {
+		return j.floor[p.src]
+	}
+	return !slices.ContainsFunc(p.derived.inputs, func(src int) bool { return !j.floor[src] })
 }
 
 // degrade notes that changes of the places' tables may touch every row.
