@@ -283,6 +283,11 @@ func (b *bench) mutate() string {
 			fmt.Sprintf("INSERT INTO part VALUES (%d,%s,%d) ON CONFLICT DO NOTHING", r(11), pick(lit("eu"), lit("us"), lit("asia")), r(11)),
 			fmt.Sprintf("UPDATE part SET v=v+%d, region=%s WHERE id=%d AND region='us'", r(4), pick(lit("us"), lit("xx")), r(11)),
 			fmt.Sprintf("DELETE FROM part WHERE id=%d", r(11)))
+	case "nokey":
+		return pick(
+			fmt.Sprintf("INSERT INTO nokey VALUES (%s,%s,%s)", null(8), null(5), pick("NULL", lit("x"), lit("y"))),
+			fmt.Sprintf("UPDATE nokey SET b=%s WHERE a=%d", null(5), r(8)),
+			fmt.Sprintf("DELETE FROM nokey WHERE ctid IN (SELECT ctid FROM nokey WHERE a=%d OR a IS NULL LIMIT 2)", r(8)))
 	case "dim":
 		return pick(
 			fmt.Sprintf("INSERT INTO dim VALUES (%d,'L%d',%d) ON CONFLICT (id) DO UPDATE SET label=excluded.label, rank=excluded.rank", r(6), r(4), r(11)),
@@ -308,6 +313,7 @@ INSERT INTO edge SELECT i%5, i*3%6 FROM generate_series(0,9) i ON CONFLICT DO NO
 INSERT INTO tag VALUES ('Bob',2),('ann',3);
 INSERT INTO acct VALUES ('bob','L1'),('ann','L2');
 INSERT INTO txt (body,j,d,f,at) SELECT 'a b '||i, '{"k":1}', i, i*0.1, '2024-01-01 00:30+00'::timestamptz+i*interval '20 min' FROM generate_series(0,9) i;
+INSERT INTO nokey SELECT i%5, i%3, nullif('x', 'x') FROM generate_series(0,9) i;
 INSERT INTO part SELECT i, CASE i%3 WHEN 0 THEN 'eu' WHEN 1 THEN 'us' ELSE 'asia' END, i FROM generate_series(0,10) i;
 `
 
@@ -339,7 +345,7 @@ func TestStatements(t *testing.T) {
 	db.Exec(t, seeds)
 	conn := db.Conn(t)
 	only := os.Getenv("MVSYNC_BODY") // a piece of one body's text, to try it alone
-	for _, body := range bodies(t, "projection", "aggregate", "residual", "more", "others", "joins", "lateral", "derived", "casts") {
+	for _, body := range bodies(t, "projection", "aggregate", "residual", "more", "others", "joins", "lateral", "derived", "casts", "wide") {
 		if !strings.Contains(body, only) {
 			continue
 		}

@@ -11,3 +11,6 @@ CREATE TABLE txt (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, body text,
 CREATE TABLE part (id int, region text, v int NOT NULL, PRIMARY KEY (id, region)) PARTITION BY LIST (region);
 CREATE TABLE part_eu PARTITION OF part FOR VALUES IN ('eu');
 CREATE TABLE part_rest PARTITION OF part DEFAULT;
+CREATE TABLE nokey (a int, b int, c text);
+CREATE VIEW busy AS SELECT dim_id, count(*) AS n, sum(amt) AS s FROM fact GROUP BY dim_id HAVING count(*) > 1;
+CREATE VIEW pairs AS SELECT i.pk, i.bucket, n.p AS np FROM item i JOIN nul n ON n.pk = i.pk;
