@@ -299,24 +299,57 @@ func conjuncts(quals *node) []*node {
 }
 
 // conditions adds what equalities say. Within the nullable side of an outer
-// join two columns are equal or both absent, but a constant fixes nothing.
+// join two columns are equal or both absent, but a value fixes nothing.
 func (s *scope) conditions(f *facts, quals *node, nullable bool) {
 	for _, c := range conjuncts(quals) {
-		l, r, ok := s.equality(c)
+		l, r, ok := s.equality(s.undistinct(c, nullable))
 		if !ok {
 			continue
 		}
 		la, lok := s.attrOf(l)
 		ra, rok := s.attrOf(r)
-		switch {
-		case lok && rok:
+		if lok && rok {
 			f.fds = append(f.fds, fd{[]attr{la}, ra}, fd{[]attr{ra}, la})
-		case lok && !nullable && s.isFixed(r):
-			f.fds = append(f.fds, fd{nil, la})
-		case rok && !nullable && s.isFixed(l):
-			f.fds = append(f.fds, fd{nil, ra})
+			continue
+		}
+		if from, fixed := s.readBy(r); lok && fixed && !nullable {
+			f.fds = append(f.fds, fd{from, la})
+		}
+		if from, fixed := s.readBy(l); rok && fixed && !nullable {
+			f.fds = append(f.fds, fd{from, ra})
 		}
 	}
+}
+
+// undistinct gives x IS NOT DISTINCT FROM y as x = y: it fixes values as well, NULL being one.
+func (s *scope) undistinct(c *node, nullable bool) *node {
+	if nullable || c.tag != "BOOLEXPR" || c.text("boolop") != "not" || c.nodes("args")[0].tag != "DISTINCTEXPR" {
+		return c
+	}
+	inner := c.nodes("args")[0]
+	return &node{tag: "OPEXPR", fields: inner.fields}
+}
+
+// readBy lists the attributes that fix the value of an expression: what it reads. It says no where equal values of them may
+// be different ones to the expression, as 1.0 and 1.00 are, or where it depends on other rows.
+func (s *scope) readBy(e *node) ([]attr, bool) {
+	fixed := true
+	var from []attr
+	walk(e, func(n *node) bool {
+		switch n.tag {
+		case "VAR":
+			if n.num("varlevelsup") > 0 {
+				return true
+			}
+			a, ok := s.attrOf(n)
+			fixed = fixed && ok && s.a.exactExpr(n)
+			from = append(from, a)
+		case "SUBLINK", "AGGREF", "WINDOWFUNC":
+			fixed = false
+		}
+		return fixed
+	})
+	return from, fixed
 }
 
 // equality recognises a condition that holds for equal values alone.
@@ -339,21 +372,6 @@ func (s *scope) equality(c *node) (l, r *node, ok bool) {
 		}
 	}
 	return args[0], args[1], true
-}
-
-// isFixed reports a value that is the same for every row of the scope.
-func (s *scope) isFixed(e *node) bool {
-	fixed := true
-	walk(e, func(n *node) bool {
-		switch n.tag {
-		case "VAR":
-			fixed = fixed && n.num("varlevelsup") > 0
-		case "SUBLINK":
-			fixed = false
-		}
-		return fixed
-	})
-	return fixed
 }
 
 // attrOf returns the attribute that an expression is.
