@@ -28,10 +28,10 @@ type derived struct {
 
 // wants notes groupings whose rows must be addressed by themselves: no other table's
 // rows do.
-func (j *joinTree) wants(opens []bundle) {
-	for _, o := range opens {
-		if _, tried := j.derived[o.entry]; !tried && o.entry.s != nil && !slices.Contains(j.wanted, o.entry) {
-			j.wanted = append(j.wanted, o.entry)
+func (j *joinTree) wants(queries ...entryRef) {
+	for _, e := range queries {
+		if _, tried := j.derived[e]; !tried && e.s != nil && !slices.Contains(j.wanted, e) {
+			j.wanted = append(j.wanted, e)
 		}
 	}
 }

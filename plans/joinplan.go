@@ -116,17 +116,7 @@ func (j *joinTree) findStored() {
 
 // projected finds an output column that shows a column of a place.
 func (j *joinTree) projected(want columnRef, at *attribute) (Column, bool) {
-	same := []columnRef{want}
-	for i := 0; i < len(same); i++ {
-		for _, c := range j.solid {
-			for k := range 2 {
-				if c.cols[k] == same[i] && !slices.Contains(same, c.cols[1-k]) {
-					same = append(same, c.cols[1-k])
-				}
-			}
-		}
-	}
-	for _, wanted := range same {
+	for _, wanted := range j.alike(want) {
 		for i, t := range j.scope.outputs() {
 			e := t.child("expr")
 			got, ok := j.column(j.scope, e)
@@ -195,7 +185,8 @@ func (j *joinTree) build(ctx context.Context) (string, error) {
 		for k, e := range earlier {
 			conds = append(conds, missKeys(e.shown, e.stored, touchedKeys(k)))
 		}
-		arms = append(arms, "SELECT "+qualify("q", j.p.visible())+" FROM ("+j.text(conds)+") q")
+		edits, more := j.pushed(p, touchedKeys(i))
+		arms = append(arms, "SELECT "+qualify("q", j.p.visible())+" FROM ("+j.text(slices.Concat(conds, more), edits...)+") q")
 		earlier = append(earlier, p)
 		keys = append(keys, input{touchedKeys(i), slice.KeyColumns})
 		r.Slices = append(r.Slices, slice)
@@ -210,9 +201,9 @@ func (j *joinTree) build(ctx context.Context) (string, error) {
 	return j.a.confirm(ctx, r.New, j.p.visible(), keys...)
 }
 
-// text is the body with hidden columns and further conditions.
-func (j *joinTree) text(conds []string) string {
-	edits := slices.Clone(j.edits)
+// text is the body with hidden columns, further conditions and further edits.
+func (j *joinTree) text(conds []string, more ...edit) string {
+	edits := slices.Concat(j.edits, more)
 	hidden := ""
 	next := 0
 	for _, p := range j.held() {

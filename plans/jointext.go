@@ -203,11 +203,13 @@ func (r *fromReader) notPlain(rt int, g *guard, at span, inner []token, name str
 	if sel.split() {
 		r.j.lists[e] = sel.list.end
 	}
+	t := &leafText{level: r.level, guard: g, ref: at, named: true, alias: name, names: columns}
+	r.j.grouped[e] = t
 	p, ok := r.j.derivedAt(e.s, rt)
 	if !ok {
 		return
 	}
-	p.text = &leafText{level: r.level, guard: g, ref: at, named: true, alias: name, names: columns}
+	p.text = t
 	if p.derived.extra != "" {
 		end := r.j.lists[e]
 		r.j.edits = append(r.j.edits, edit{span{end, end}, p.derived.extra})

@@ -67,18 +67,21 @@ type joinTree struct {
 	guards []string // of the old state, for the outermost WHERE
 	why    string   // what cannot be taken apart
 
-	derived map[entryRef]*derived // nil where the query's slices cannot be found
-	wanted  []entryRef            // queries of which only their own slices tell what changed
-	texts   map[entryRef]span     // queries in FROM that are not plain
-	lists   map[entryRef]int      // the ends of their target lists
+	pushes  []push
+	grouped map[entryRef]*leafText // where groupings stand
+	derived map[entryRef]*derived  // nil where the query's slices cannot be found
+	wanted  []entryRef             // queries of which only their own slices tell what changed
+	texts   map[entryRef]span      // queries in FROM that are not plain
+	lists   map[entryRef]int       // the ends of their target lists
 }
 
 // region is a part of a join.
 type region struct {
-	held  []int    // places whose rows stand in the region's rows
-	apart []int    // places that decide about them
-	conds []cond   // that hold where a place of the region matters
-	open  []bundle // groupings whose rows are not yet addressed by any place's
+	held  []int      // places whose rows stand in the region's rows
+	apart []int      // places that decide about them
+	conds []cond     // that hold where a place of the region matters
+	query []entryRef // groupings
+	open  []bundle   // groupings whose rows are not yet addressed by any place's
 	walks []*trail
 }
 
@@ -94,6 +97,7 @@ func (r *region) add(o region) {
 	r.held = append(r.held, o.held...)
 	r.apart = append(r.apart, o.apart...)
 	r.conds = append(r.conds, o.conds...)
+	r.query = append(r.query, o.query...)
 	r.open = append(r.open, o.open...)
 	r.walks = append(r.walks, o.walks...)
 }
@@ -131,12 +135,12 @@ func (a *analysis) newJoinTree(ctx context.Context, p *Plan, sql string, s *scop
 func (a *analysis) readTree(p *Plan, sql string, s *scope, whole *node, known map[entryRef]*derived) *joinTree {
 	j := &joinTree{
 		a: a, p: p, sql: sql, scope: s, below: map[entryRef][]int{}, floor: map[int]bool{},
-		never: map[columnRef]bool{}, derived: known, texts: map[entryRef]span{}, lists: map[entryRef]int{},
+		never: map[columnRef]bool{}, derived: known, texts: map[entryRef]span{}, lists: map[entryRef]int{}, grouped: map[entryRef]*leafText{},
 	}
 	r := j.query(s, reading{})
 	j.walks = r.walks
-	j.wants(r.open)
 	for _, o := range r.open {
+		j.wants(o.entry)
 		j.degrade(o.places)
 	}
 	if j.why == "" {
@@ -209,9 +213,9 @@ func (j *joinTree) degrade(places []int) {
 
 // lose degrades places from which nothing is reached. Groupings beside them may have
 // been what they decide about.
-func (j *joinTree) lose(places []int, opens []bundle) {
+func (j *joinTree) lose(places []int, queries []entryRef) {
 	if len(places) > 0 {
-		j.wants(opens)
+		j.wants(queries...)
 	}
 	j.degrade(places)
 }
@@ -244,6 +248,7 @@ func (j *joinTree) query(s *scope, r reading) region {
 	where := j.conds(s, tree.child("quals"), !r.nullable && !r.apart)
 	if !r.apart {
 		j.shown(where, out.held)
+		j.findPushes(s, tree.child("quals"), out.all())
 	}
 	links := j.links(s, tree.child("quals"), true)
 	for _, part := range []string{"targetList", "havingQual", "limitCount", "limitOffset", "windowClause"} {
@@ -254,7 +259,7 @@ func (j *joinTree) query(s *scope, r reading) region {
 		for _, l := range links {
 			ws, lost := j.reach(out.held, l.all(), l.conds)
 			out.walks = append(out.walks, ws...)
-			j.lose(lost, out.open)
+			j.lose(lost, out.query)
 		}
 		ws, open := j.close(out.open, out.held, where)
 		out.walks, out.open = append(out.walks, ws...), open
@@ -322,9 +327,11 @@ func (j *joinTree) item(s *scope, item *node, r reading) region {
 	if !r.apart {
 		if kind == joinInner || kind == joinLeft {
 			j.shown(on, right.held)
+			j.findPushes(s, quals, right.all())
 		}
 		if kind == joinInner || kind == joinRight {
 			j.shown(on, left.held)
+			j.findPushes(s, quals, left.all())
 		}
 		j.filter(slices.Concat(left.walks, right.walks), s, quals)
 		out.walks = j.join(kind, &left, &right, on, links)
@@ -355,14 +362,14 @@ func (j *joinTree) join(kind int, left, right *region, on []cond, links []region
 			w.side = other.held
 		}
 		walks = append(walks, ws...)
-		j.lose(lost, slices.Concat(kept.open, other.open))
+		j.lose(lost, slices.Concat(kept.query, other.query))
 	}
 	switch kind {
 	case joinInner:
 		for _, l := range links {
 			ws, lost := j.reach(slices.Concat(left.held, right.held), l.all(), l.conds)
 			walks = append(walks, ws...)
-			j.lose(lost, slices.Concat(left.open, right.open))
+			j.lose(lost, slices.Concat(left.query, right.query))
 		}
 		var fromLeft, fromRight []*trail
 		fromLeft, left.open = j.close(left.open, right.held, on)
@@ -422,7 +429,7 @@ func (j *joinTree) entry(s *scope, rt int, r reading) region {
 			return j.site(s, rt, r, d)
 		}
 		out := grouping0(j.query(sub, reading{nullable: r.nullable, apart: true}))
-		out.open[0].entry = entryRef{s, rt}
+		out.open[0].entry, out.query = entryRef{s, rt}, []entryRef{{s, rt}}
 		return out
 	}
 	var out region
