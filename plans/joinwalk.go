@@ -98,7 +98,7 @@ func (j *joinTree) withOthers(w *trail, conds []cond) []cond {
 // fromImages writes the keys of the target that a walk reaches from images.
 func (j *joinTree) fromImages(w *trail, images string) []string {
 	start := j.places[w.start()]
-	tables := []string{j.changes(start, images)}
+	tables := []string{bySize(j.changes(start, images), j.values(w, images))}
 	for _, i := range w.path[1:] {
 		tables = append(tables, j.table0(j.places[i], w.conds))
 	}
@@ -110,6 +110,27 @@ func (j *joinTree) fromImages(w *trail, images string) []string {
 	}
 	out := []string{head + join(tables) + " WHERE " + conjunction(conds)}
 	return append(out, j.absences(w, tables, head)...)
+}
+
+// values are the images where a walk starts without what it does not read, each value once: of many changed rows that
+// share one, each would find all the rows that it leads to. It keeps the images as they are where it may read more.
+func (j *joinTree) values(w *trail, images string) string {
+	start := j.places[w.start()]
+	whole := j.changes(start, images)
+	if start.derived != nil || slices.ContainsFunc(w.conds, func(c cond) bool { return c.absent != nil }) {
+		return whole
+	}
+	var cols []string
+	for _, at := range j.firstAttributes(w) {
+		if !j.a.exact(at.TypeOID, at.Modifier, at.Collation) {
+			return whole
+		}
+		cols = append(cols, quoteAlways(at.Name))
+	}
+	if len(cols) == 0 {
+		return whole
+	}
+	return "(SELECT DISTINCT " + join(cols) + " FROM " + imageTable(&j.p.Sources[start.src], images) + " i) " + start.name()
 }
 
 // absences are the walks where x IN (subquery) is unknown: a NULL among the
@@ -289,13 +310,22 @@ func (j *joinTree) storedKeys(w *trail, target *site) string {
 // firstColumns are the columns by which a walk leaves its start.
 func (j *joinTree) firstColumns(w *trail) []string {
 	var out []string
+	for _, at := range j.firstAttributes(w) {
+		out = append(out, at.Name)
+	}
+	return out
+}
+
+func (j *joinTree) firstAttributes(w *trail) []*attribute {
+	var out []*attribute
 	for _, c := range w.conds {
 		for _, col := range c.cols {
 			if col.place != w.start() {
 				continue
 			}
-			if at := j.places[col.place].rel.attr(col.attr); at != nil && !slices.Contains(out, at.Name) {
-				out = append(out, at.Name)
+			at := j.places[col.place].rel.attr(col.attr)
+			if at != nil && !slices.ContainsFunc(out, func(o *attribute) bool { return o.Name == at.Name }) {
+				out = append(out, at)
 			}
 		}
 	}

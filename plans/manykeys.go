@@ -12,7 +12,7 @@ const (
 
 // bySize writes a condition that depends on how many keys there are.
 func bySize(few, many string) string {
-	if strings.Contains(few+many, "/*") || strings.Contains(few+many, "*/") {
+	if few == many || strings.Contains(few+many, "/*") || strings.Contains(few+many, "*/") {
 		return few // a name that would end the comment
 	}
 	return fewMark + few + manyMark + many + endMark
