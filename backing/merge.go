@@ -68,6 +68,15 @@ type Result struct {
 // Changed returns the number of rows written.
 func (r *Result) Changed() int64 { return r.Inserted + r.Updated + r.Deleted }
 
+// Plus adds up what two merges of one transaction did.
+func (r Result) Plus(o Result) Result {
+	return Result{
+		Inserted: r.Inserted + o.Inserted, Updated: r.Updated + o.Updated, Deleted: r.Deleted + o.Deleted,
+		Unchanged: r.Unchanged + o.Unchanged, Effects: append(r.Effects, o.Effects...), Overflow: r.Overflow || o.Overflow,
+		Rerun: append(r.Rerun, o.Rerun...),
+	}
+}
+
 // Merge brings the stored rows under m.Touched to what m.New gives, in one statement, and reports what it changed. A
 // stored row that is right is neither written nor locked (INV-5); a key that survives is updated in place. Two rows of New
 // with one key are an error, [ErrDuplicateKey]. The transaction must be the session's own and no savepoint in it.

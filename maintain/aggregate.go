@@ -67,7 +67,7 @@ func (r *round) contributions(ctx context.Context, v *view) ([]backing.CTE, []ba
 		return nil, []backing.Input{{Name: deltaName, Columns: inputColumns(arm.DeltaColumns), Rows: rows}}, nil
 	}
 	src := &v.plan.Sources[0]
-	n, err := r.net(ctx, v, 0)
+	n, err := r.net(ctx, v, 0, v.work.images[0])
 	if err != nil || len(n.olds)+len(n.news) == 0 {
 		return nil, nil, err
 	}

@@ -118,10 +118,14 @@ func (d delivery) fold() {
 	}
 }
 
-// undo takes back what a round that did not commit has folded into consumers.
+// undo takes back what a round that did not commit has folded into consumers, and what
+// it has taken over ahead.
 func (r *round) undo() {
 	for v, before := range r.fed {
 		v.work.unfeed(before)
+	}
+	for _, v := range r.movers {
+		v.work.reattach()
 	}
 }
 

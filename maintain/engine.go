@@ -42,6 +42,10 @@ type Options struct {
 	// Check, for tests, is called in each round after all views were maintained and
 	// before COMMIT, with the session in which the round runs.
 	Check func(ctx context.Context, conn *pgx.Conn, views []Checked) error
+	// Ahead, for tests, is called after a part of a view's changes was merged while its
+	// round still waited for the stream; PartRows is how many rows make a part.
+	Ahead    func(view string, part *ingest.Images)
+	PartRows int
 }
 
 // TableOptions are what a declaration says of a backing table.
@@ -134,6 +138,7 @@ type Refused struct {
 // New returns an engine that has not touched the database yet.
 func New(o Options) *Engine {
 	o.Catalog = cmp.Or(o.Catalog, "mvsync")
+	o.PartRows = cmp.Or(o.PartRows, partRows)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}

@@ -28,10 +28,10 @@ func (e *errReads) Error() string { return "the round must read the sources of "
 
 // net gives the net images of a source. Values that new images lack are looked up
 // by key at S: the row that they belong to is the one that S shows.
-func (r *round) net(ctx context.Context, v *view, source int) (netted, error) {
+func (r *round) net(ctx context.Context, v *view, source int, images *ingest.Images) (netted, error) {
 	n := netted{inserts: true}
 	var missing []lacking
-	v.work.images[source].Each(func(im *ingest.Image) {
+	images.Each(func(im *ingest.Image) {
 		if im.Old != nil {
 			n.olds = append(n.olds, im.Old)
 			n.inserts = false

@@ -133,10 +133,13 @@ func (e *Engine) advance(ctx context.Context, now time.Time) error {
 }
 
 // catchUp decides whether the stream is far behind. While it is, no round is
-// opened: its snapshot would be held while megabytes arrive.
+// opened: its snapshot would be held while megabytes arrive. A round that merges them
+// while they arrive is opened earlier.
 func (e *Engine) catchUp() {
 	position := e.stream.Position()
 	switch {
+	case e.opensEarly(position, time.Now()):
+		e.drain = drain{}
 	case e.drain.target == 0 && e.walEnd > position+behind:
 		e.drain = drain{target: e.walEnd}
 		e.log.Debug("catching up", "lsn", position, "target", e.walEnd)

@@ -78,7 +78,7 @@ var errImage = errors.New("an old image lacks a value")
 // sources changed.
 func (r *round) allImages(ctx context.Context, v *view) (ins []backing.Input, changed []bool, err error) {
 	for i := range v.plan.Sources {
-		n, err := r.net(ctx, v, i)
+		n, err := r.net(ctx, v, i, v.work.images[i])
 		if err != nil {
 			return nil, nil, err
 		}

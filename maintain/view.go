@@ -135,6 +135,19 @@ func effective(views []*view) {
 	}
 }
 
+// mustRead reports whether a round that begins now may read the view's base tables.
+func (v *view) mustRead(now time.Time) bool {
+	if v.reads || v.state != Live || now.Before(v.readsUntil) {
+		return true
+	}
+	for _, p := range v.producers {
+		if p.due() || p.mustRead(now) {
+			return true
+		}
+	}
+	return v.due() && v.mayRead()
+}
+
 // mayRead lists the sources that maintaining the view may read in a round with the
 // pending work as it is. Delta strategies read none but to re-run groups.
 func (v *view) mayRead() bool {

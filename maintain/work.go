@@ -31,6 +31,8 @@ const (
 type work struct {
 	plan      *plans.Plan
 	images    []*ingest.Images // one a source; nil where groups are folded
+	ahead     []*ingest.Images // taken over by the round in hand already, in order; they precede images[0]
+	straight  bool             // rows go from the images into the backing table as they are
 	groups    *groups          // nil: images are kept
 	writes    *writes          // of a view with a coarsened key: the changes in their order
 	touched   bool             // something was folded
@@ -39,7 +41,7 @@ type work struct {
 }
 
 func newWork(p *plans.Plan) *work {
-	w := &work{plan: p}
+	w := &work{plan: p, straight: straight(p)}
 	if p.Aggregate != nil && p.Aggregate.Fold != nil {
 		w.groups = newGroups(p.Aggregate.Fold, columnNames(&p.Sources[0]))
 		return w
@@ -76,7 +78,31 @@ func (w *work) reset() {
 	for _, im := range w.images {
 		im.Reset()
 	}
+	w.ahead = nil
 	w.touched, w.retracts, w.reconcile = false, false, ""
+}
+
+// detach hands over what was netted so far, for the round in hand to take over before it
+// knows the rest. It is kept until that round has committed.
+func (w *work) detach() *ingest.Images {
+	im := w.images[0].Detach()
+	w.ahead = append(w.ahead, im)
+	return im
+}
+
+// reattach takes back what a round has taken over that did not commit.
+func (w *work) reattach() {
+	if len(w.ahead) == 0 {
+		return
+	}
+	whole := w.ahead[0]
+	for _, later := range append(w.ahead[1:], w.images[0]) {
+		if !whole.Then(later) {
+			w.demand(reasonRetry)
+			return
+		}
+	}
+	w.images[0], w.ahead = whole, nil
 }
 
 // demand makes the view's next maintenance a reconcile and drops the details. The
@@ -158,12 +184,18 @@ func (w *work) Bytes() int64 {
 	for i, im := range w.images {
 		n += im.Bytes() + int64(im.Len())*w.shipped(i)
 	}
+	for _, im := range w.ahead {
+		n += im.Bytes()
+	}
 	return n
 }
 
 // shipped is what a netted row of a source takes beside its packed images while a round
 // ships it: a row of values for each image, and its key.
 func (w *work) shipped(source int) int64 {
+	if w.straight {
+		return 0 // one row at a time
+	}
 	row := int64(24 + 24*len(w.plan.Sources[source].Columns))
 	if w.retracts {
 		return 2*row + 100
