@@ -21,6 +21,7 @@ import (
 // busiest says more than the clock. It reads /proc, and says nothing where there is none.
 type cpu struct {
 	servers []*pgserver.Server
+	mu      sync.Mutex
 	first   map[int]float64 // seconds, by process
 	last    map[int]float64
 	names   map[int]string
@@ -52,6 +53,8 @@ func watchCPU(servers ...*pgserver.Server) *cpu {
 
 // look takes the times of the servers' processes. A process that is new began at zero.
 func (c *cpu) look(first bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	for _, s := range c.servers {
 		for _, pid := range children(postmaster(s)) {
 			seconds, ok := readStat(pid)
@@ -125,11 +128,18 @@ func role(title string) string {
 	return "backends"
 }
 
-// end returns the seconds of CPU since the start, by role; "own" is this process.
+// end stops watching, and returns what was used.
 func (c *cpu) end() map[string]float64 {
 	close(c.stop)
 	c.done.Wait()
+	return c.used()
+}
+
+// used returns the seconds of CPU since the start, by role; "own" is this process.
+func (c *cpu) used() map[string]float64 {
 	c.look(false)
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	used := map[string]float64{"own": ownCPU() - c.own}
 	for pid, seconds := range c.last {
 		used[c.names[pid]] += seconds - c.first[pid]

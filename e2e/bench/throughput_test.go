@@ -21,6 +21,7 @@ import (
 	"github.com/mvsync/mvsync/internal/pgserver"
 	"github.com/mvsync/mvsync/maintain"
 	"github.com/mvsync/mvsync/plans"
+	"github.com/mvsync/mvsync/replication"
 )
 
 // reader reads a backlog from a slot that it made before.
@@ -28,9 +29,29 @@ type reader struct {
 	name string
 	// goal is the share of the ceiling that it should reach; 0: none.
 	goal float64
-	// prepare makes the slot, before the first backlog; drain reads up to the position, and returns how long that took.
+	// prepare makes the slot, before the first backlog; drain reads up to the position.
 	prepare func(t *testing.T, r *rig)
-	drain   func(t *testing.T, r *rig, until pglogrepl.LSN) time.Duration
+	drain   func(t *testing.T, r *rig, until pglogrepl.LSN, c *clock)
+}
+
+// clock measures a reader from the moment at which it begins to read to the one from which on everybody sees all of it.
+type clock struct {
+	servers []*pgserver.Server
+	began   time.Time
+	watch   *cpu
+	took    time.Duration
+	used    map[string]float64
+}
+
+func (c *clock) start() {
+	c.watch = watchCPU(c.servers...)
+	c.began = time.Now()
+}
+
+// shown may be called again; the last time counts.
+func (c *clock) shown() {
+	c.took = time.Since(c.began)
+	c.used = c.watch.used()
 }
 
 // rig is where one reader is measured: a database of its own, so that no reader has to read what another one wrote.
@@ -112,7 +133,7 @@ func perSecond(d time.Duration) string { return fmt.Sprintf("%.0f", float64(*cha
 func (r *rig) measure(t *testing.T, by reader, b backlog) figure {
 	t.Helper()
 	if len(r.views) > 0 {
-		runOnce(t, r, 0) // so that its slot is past what it wrote itself
+		runOnce(t, r, 0, &clock{}) // so that its slot is past what it wrote itself
 	}
 	makeSlot(t, r.db, "ceiling")
 	until := b.write(t, r.db)
@@ -122,9 +143,9 @@ func (r *rig) measure(t *testing.T, by reader, b backlog) figure {
 	f.ceilingCPU = watch.end()
 	dropSlot(t, r.db, "ceiling")
 	stop := profiled(t, by.name+" "+b.name)
-	watch = watchCPU(r.server, r.other)
-	f.took = by.drain(t, r, until)
-	f.cpu = watch.end()
+	c := &clock{servers: []*pgserver.Server{r.server, r.other}}
+	by.drain(t, r, until, c)
+	f.took, f.cpu = c.took, c.used
 	stop()
 	if r.copyDB == nil {
 		delete(f.ceilingCPU, "own")
@@ -169,29 +190,44 @@ func receive(t *testing.T, r *rig, until pglogrepl.LSN) time.Duration {
 func keep(views ...plans.Declaration) func(*testing.T, *rig) {
 	return func(t *testing.T, r *rig) {
 		r.views = views
-		runOnce(t, r, 0)
+		runOnce(t, r, 0, &clock{})
 	}
 }
 
-// runOnce brings the views to now. The clock runs while the stream does: compiling the views is no part of it.
-func runOnce(t *testing.T, r *rig, _ pglogrepl.LSN) time.Duration {
+// runOnce brings the views to now. Compiling them is no part of what is measured. They are shown from the commit of the round that has all of it: what comes after that,
+// until the daemon has ended, is that the server decodes the daemon's own writes, which a subscription's server does not
+// have to wait for either.
+func runOnce(t *testing.T, r *rig, _ pglogrepl.LSN, c *clock) {
 	t.Helper()
 	d, err := daemon.Launch(t, r.db, daemon.Options{
 		Views: r.views, Unchecked: true, Once: true, Log: &bytes.Buffer{},
 		// Enough for all details of the backlog: a reconcile is not what is measured.
-		Engine: func(o *maintain.Options) { o.Memory = max(o.Memory, int64(*changes)*2048) },
+		Engine: func(o *maintain.Options) {
+			o.Memory = max(o.Memory, int64(*changes)*2048)
+			o.Observer = commitClock{o.Observer, c}
+		},
+		Stream: func(*replication.Options) { c.start() }, // the last that happens before it is opened
 	})
 	require.NoError(t, err)
-	began := time.Now()
 	<-d.Done()
-	took := time.Since(began)
+	c.watch.end()
 	require.NoError(t, d.Err())
 	for _, v := range r.views {
 		reasons := d.Tally.Reasons(v.Name.String())
 		delete(reasons, "create")
 		require.Empty(t, reasons, "a reconcile is no measure of maintenance")
 	}
-	return took
+}
+
+// commitClock reads the clock at each committed round.
+type commitClock struct {
+	maintain.Observer
+	clock *clock
+}
+
+func (c commitClock) RoundCommitted(took time.Duration) {
+	c.clock.shown()
+	c.Observer.RoundCommitted(took)
 }
 
 // subscribe makes a publication, a slot and a subscription that waits on the second server.
@@ -217,9 +253,9 @@ func subscribe(t *testing.T, r *rig) {
 }
 
 // applySubscription lets the subscription run until it has applied everything.
-func applySubscription(t *testing.T, r *rig, until pglogrepl.LSN) time.Duration {
+func applySubscription(t *testing.T, r *rig, until pglogrepl.LSN, c *clock) {
 	t.Helper()
-	began := time.Now()
+	c.start()
 	r.copyDB.Exec(t, "ALTER SUBSCRIPTION native ENABLE")
 	pgtest.Eventually(t, 10*time.Minute, func() error {
 		var done bool
@@ -230,9 +266,9 @@ func applySubscription(t *testing.T, r *rig, until pglogrepl.LSN) time.Duration 
 		}
 		return err
 	})
-	took := time.Since(began)
+	c.shown()
+	c.watch.end()
 	r.copyDB.Exec(t, "ALTER SUBSCRIPTION native DISABLE")
-	return took
 }
 
 // compare asks whether the reader's work is right.
