@@ -16,7 +16,7 @@ import (
 )
 
 var (
-	daemonKills = flag.Int("crash.daemon-kills", 20, "how often the daemon is killed")
+	daemonKills = flag.Int("crash.daemon-kills", 50, "how often the daemon is killed")
 	serverKills = flag.Int("crash.server-kills", 5, "how often the server is killed")
 	seed        = flag.Uint64("crash.seed", 1, "of the workload and of the moments")
 )
@@ -35,7 +35,7 @@ func fixture(t *testing.T, db *pgtest.DB, reconnect bool) (w *workload.Workload,
 	w, err = workload.New(pool, workload.Options{
 		Seed: *seed, AsyncHalf: true, Reconnect: reconnect,
 		// A daemon that is killed at once confirms nothing, so that each one receives all again: not too much.
-		Pause:  20 * time.Millisecond,
+		Pause:  80 * time.Millisecond,
 		Tables: []string{"item", "nul", "dim", "fact", "loose", "txt"},
 	})
 	require.NoError(t, err)
