@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/mvsync/mvsync/backing"
@@ -54,9 +55,10 @@ func (v *view) goesAhead() bool {
 }
 
 // opensEarly reports whether a round is to be opened although the stream is behind: some
-// view goes ahead, and no source is locked meanwhile.
+// view goes ahead, and no source is locked meanwhile. Where the stream did not reach a
+// round's position in time, the next one waits until it is near.
 func (e *Engine) opensEarly(position ingest.LSN, now time.Time) bool {
-	if e.audit.imported != "" || e.walEnd > position+aheadOpen {
+	if e.audit.imported != "" || e.walEnd > position+aheadOpen || e.pauses[retryBarrier] > 0 {
 		return false
 	}
 	some := false
@@ -89,12 +91,13 @@ func (r *round) barrierAhead(ctx context.Context, views []*view) error {
 func (a *ahead) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	passed := make(chan error, 1)
+	var barriers sync.WaitGroup
 	wait := func() {
-		go func() { passed <- a.r.e.stream.Barrier(ctx, a.r.lsn) }()
+		barriers.Go(func() { passed <- a.r.e.stream.Barrier(ctx, a.r.lsn) })
 	}
 	defer func() {
 		cancel()
-		<-passed
+		barriers.Wait()
 	}()
 	wait()
 	tick := time.NewTicker(aheadEvery)
@@ -105,11 +108,9 @@ func (a *ahead) run(ctx context.Context) error {
 		case err := <-passed:
 			again := errors.Is(err, ErrBacklog) || (errors.Is(err, ErrBarrier) && a.r.e.stream.Position() > at)
 			if err == nil || !again {
-				passed <- nil // for the deferred wait
 				return errors.Join(err, a.fold())
 			}
 			if err := a.fold(); err != nil {
-				passed <- nil
 				return err
 			}
 			at = a.r.e.stream.Position()

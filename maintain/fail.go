@@ -59,8 +59,6 @@ func (e *Engine) survive(ctx context.Context, err error) error {
 	switch {
 	case errors.As(err, &fatal):
 		return err
-	case errors.Is(err, errStopping) && ctx.Err() != nil:
-		return context.Cause(ctx)
 	case errors.Is(err, backing.ErrLeader) && e.pauses[retryConnection] > 10:
 		return err // another daemon took over while our connection was gone
 	case errors.As(err, &reads):

@@ -66,6 +66,9 @@ func (e *Engine) attempt(ctx context.Context) error {
 		return nil
 	}
 	r.undo()
+	if errors.Is(err, errStopping) {
+		return context.Cause(ctx)
+	}
 	return e.survive(ctx, err)
 }
 
