@@ -49,6 +49,10 @@ func TestLatency(t *testing.T) {
 	d := daemon.Start(t, db, daemon.Options{Views: []plans.Declaration{aggregate(), projection()}, Unchecked: true})
 	require.Eventually(t, func() bool { return d.Engine.Status().Ready }, 30*time.Second, 5*time.Millisecond)
 	writer, reader := db.Conn(t), db.Conn(t)
+	// As servers have it by default. What commits asynchronously is not in the stream before somebody flushes it, which
+	// takes the server's WAL writer up to 200 ms.
+	_, err := writer.Exec(t.Context(), "SET synchronous_commit = on")
+	require.NoError(t, err)
 	total := *seconds * *rate
 	before, watch, stop := d.Tally.Rounds(), watchCPU(db.Server), profiled(t, "latency")
 	var written commits
