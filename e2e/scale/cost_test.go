@@ -107,14 +107,17 @@ func TestCostAgainstSize(t *testing.T) {
 	for _, c := range costs {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
+			var before cost
 			for _, size := range numbers(t, *sizes) {
 				got, plan := measure(t, size, c.body, c.index, c.change)
 				require.Equal(t, c.strategy, plan.Strategy)
-				t.Logf("%-18s %9d rows: %8.1f rows read and %9s for each touched row", plan.Strategy, size,
-					float64(got.read)/touched, (got.took / touched).Round(time.Microsecond))
+				t.Logf("%-18s %9d rows: %8.1f rows, %8.1f pages read and %9s for each touched row", plan.Strategy, size,
+					float64(got.read)/touched, float64(got.pages)/touched, (got.took / touched).Round(time.Microsecond))
 				if c.reads > 0 {
 					if size >= largeEnough {
 						require.LessOrEqual(t, got.read, c.reads*touched, "a round reads more than what it touches: %s", got.tables)
+						require.True(t, before.pages == 0 || got.pages <= 2*before.pages, "%d pages in place of %d", got.pages, before.pages)
+						before = got
 					}
 					continue
 				}
@@ -145,6 +148,7 @@ func numbers(t *testing.T, list string) []int {
 // cost is what one round cost; of several the cheapest, which others disturbed least.
 type cost struct {
 	read   int64 // rows of all tables, indexes or not
+	pages  int64 // of tables and indexes, each time that one is looked at
 	tables string
 	took   time.Duration
 }
@@ -206,7 +210,9 @@ func (m *meter) install(o *maintain.Options) {
 
 // readRows: what this session has read in this transaction, and in those whose counts
 // it has not handed over yet; none, since each round ends by handing them over.
-const readRows = `SELECT coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0)::bigint,
+const readRows = `WITH t AS (SELECT oid FROM pg_class WHERE relkind = 'r' AND (relname IN ('big', 'small', 'v') OR relname LIKE 'state\_%')),
+     r AS (SELECT oid FROM t UNION ALL SELECT indexrelid FROM pg_index WHERE indrelid IN (SELECT oid FROM t))
+SELECT (SELECT coalesce(sum(pg_stat_get_xact_blocks_fetched(oid)), 0)::bigint FROM r), coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0)::bigint,
        coalesce(string_agg(format('%s: %s in %s scans, %s by index', relname, seq_tup_read, seq_scan, idx_tup_fetch), '; ' ORDER BY relname), ''),
        pg_stat_force_next_flush()::text
   FROM pg_stat_xact_user_tables WHERE (relname IN ('big', 'small', 'v') OR relname LIKE 'state\_%') AND seq_tup_read + coalesce(idx_tup_fetch, 0) > 0`
@@ -214,9 +220,10 @@ const readRows = `SELECT coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0))
 func (m *meter) check(ctx context.Context, conn *pgx.Conn, _ []maintain.Checked) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var read int64
+	var pages, read int64
 	var tables, flushed string
-	err := conn.QueryRow(ctx, readRows).Scan(&read, &tables, &flushed)
+	err := conn.QueryRow(ctx, readRows).Scan(&pages, &read, &tables, &flushed)
+	m.now.pages += pages
 	m.now.read += read // a second round may follow at once, for who waits
 	m.now.tables += tables
 	return err
