@@ -16,6 +16,7 @@ import (
 
 	"github.com/mvsync/mvsync/e2e/daemon"
 	"github.com/mvsync/mvsync/e2e/pgtest"
+	"github.com/mvsync/mvsync/internal/pgserver"
 	"github.com/mvsync/mvsync/maintain"
 	"github.com/mvsync/mvsync/plans"
 )
@@ -104,12 +105,14 @@ var costs = []struct {
 // would help.
 func TestCostAgainstSize(t *testing.T) {
 	t.Parallel()
+	// The tables of all sizes are in its memory: pages that come from elsewhere are another comparison.
+	server := pgtest.NewServer(t, pgserver.Options{Settings: map[string]string{"shared_buffers": "2GB", "max_wal_size": "4GB"}})
 	for _, c := range costs {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			var before cost
 			for _, size := range numbers(t, *sizes) {
-				got, plan := measure(t, size, c.body, c.index, c.change)
+				got, plan := measure(t, server, size, c.body, c.index, c.change)
 				require.Equal(t, c.strategy, plan.Strategy)
 				t.Logf("%-18s %9d rows: %8.1f rows, %8.1f pages read and %9s for each touched row", plan.Strategy, size,
 					float64(got.read)/touched, float64(got.pages)/touched, (got.took / touched).Round(time.Microsecond))
@@ -154,9 +157,9 @@ type cost struct {
 }
 
 // measure keeps one view over tables of a size through some rounds.
-func measure(t *testing.T, size int, body, index, change string) (cost, *plans.Plan) {
+func measure(t *testing.T, server *pgserver.Server, size int, body, index, change string) (cost, *plans.Plan) {
 	t.Helper()
-	db := pgtest.New(t)
+	db := pgtest.NewOn(t, server)
 	fill(t, db, size, index)
 	m := &meter{}
 	d := daemon.Start(t, db, daemon.Options{
