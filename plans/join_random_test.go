@@ -60,7 +60,11 @@ func (g *joinGen) tree(of []string) string {
 	kind := g.pick("JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN", "LEFT JOIN")
 	on := fmt.Sprintf("%s = %s", g.column(l), g.column(r))
 	if kind != "FULL JOIN" {
-		switch g.rnd.IntN(8) {
+		switch g.rnd.IntN(10) {
+		case 8:
+			on = fmt.Sprintf("%s = %s + 1 AND %s <> 1", g.column(l), g.column(r), g.column(r))
+		case 9:
+			on = fmt.Sprintf("'v' || %s = lower('V' || %s::text)", g.column(l), g.column(r))
 		case 0:
 			on += fmt.Sprintf(" AND %s = %s", g.column(l), g.column(r))
 		case 1:

@@ -39,8 +39,7 @@ func (j *joinTree) conds(s *scope, quals *node, solid bool) []cond {
 		if !ok {
 			continue
 		}
-		_, _, c.equality = s.equality(n)
-		c.equality = c.equality && len(c.cols) == 2
+		c.equality = len(c.cols) == 2 && j.compares(s, n)
 		c.equal = j.identity(s, n) && len(c.cols) == 2
 		out = append(out, c)
 		j.met = append(j.met, c)
@@ -49,6 +48,17 @@ func (j *joinTree) conds(s *scope, quals *node, solid bool) []cond {
 		}
 	}
 	return out
+}
+
+// compares recognises the equality of two bare columns.
+func (j *joinTree) compares(s *scope, n *node) bool {
+	l, r, ok := s.equality(n)
+	if !ok {
+		return false
+	}
+	_, left := j.column(s, l)
+	_, right := j.column(s, r)
+	return left && right
 }
 
 // identity recognises the equality of two columns whose equal values are the
@@ -262,7 +272,7 @@ func (j *joinTree) strictExpr(n *node) bool {
 	switch n.tag {
 	case "VAR", "CONST", "PARAM":
 		return true
-	case "RELABELTYPE":
+	case "RELABELTYPE", "COERCEVIAIO":
 		return j.strictExpr(n.child("arg"))
 	case "OPEXPR":
 		return strict(j.a.functions[n.oid("opfuncid")])

@@ -183,10 +183,18 @@ func (j *joinTree) follows() string {
 	for _, p := range j.places {
 		starts := slices.ContainsFunc(j.walks, func(w *trail) bool { return w.start() == p.id })
 		if (p.apart || p.nullable) && !starts && !j.degraded(p) {
-			return j.p.Sources[p.src].Table().String() + " decides about rows to which its changes do not lead"
+			return j.place(p) + " decides about rows to which its changes do not lead"
 		}
 	}
 	return ""
+}
+
+// place names what stands at a place.
+func (j *joinTree) place(p *site) string {
+	if p.derived != nil {
+		return "a query in FROM"
+	}
+	return j.p.Sources[p.src].Table().String()
 }
 
 // degraded reports whether any change of the place may touch every row.

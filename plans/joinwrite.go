@@ -43,6 +43,13 @@ func (w *writer) write(s *scope, n *node) (string, bool) {
 			return "", false
 		}
 		return w.write(w.params, w.params.plainExpr(e))
+	case "CONST":
+		return w.constant(n)
+	case "COERCEVIAIO":
+		if !isText(n.oid("resulttype")) {
+			return "", false // it may fail for rows that the body filters out
+		}
+		return w.cast(s, n.child("arg"), n.oid("resulttype"))
 	case "RELABELTYPE":
 		return w.cast(s, n.child("arg"), n.oid("resulttype"))
 	case "OPEXPR":
@@ -88,6 +95,9 @@ func (w *writer) operator(s *scope, n *node) (string, bool) {
 		return "", false
 	}
 	args := n.nodes("args")
+	if divides := op.Name == "/" || op.Name == "%"; divides && args[len(args)-1].tag != "CONST" {
+		return "", false // likewise
+	}
 	var parts []string
 	for _, a := range args {
 		text, ok := w.write(s, a)
@@ -107,13 +117,13 @@ func (w *writer) operator(s *scope, n *node) (string, bool) {
 }
 
 func (w *writer) function(s *scope, n *node) (string, bool) {
-	const explicit = 0 // a call, as opposed to a cast
+	const explicit, special = 0, 3 // a call, also where SQL has words of its own for it, as opposed to a cast
 	f := w.j.a.functions[n.oid("funcid")]
 	args := n.nodes("args")
 	switch {
 	case f == nil || n.is("funcretset") || n.is("funcvariadic"):
 		return "", false
-	case n.num("funcformat") == explicit:
+	case n.num("funcformat") == explicit, n.num("funcformat") == special:
 	case len(args) == 1 && (n.num("funcformat") == 1 || n.num("funcformat") == 2):
 		return w.cast(s, args[0], n.oid("funcresulttype"))
 	default:
