@@ -87,7 +87,10 @@ func (wr *writer) connect(ctx context.Context) error {
 			return nil
 		}
 		wr.release(ctx)
-		if !wr.w.opts.Reconnect || ctx.Err() != nil {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if !wr.w.opts.Reconnect {
 			return fmt.Errorf("connect writer %d: %w", wr.index, err)
 		}
 		if err := wr.wait(ctx, retry); err != nil {
