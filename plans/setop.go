@@ -156,11 +156,10 @@ func (s *setOperation) keysSQL(ctx context.Context, keyed []Column) (sql, why st
 			continue
 		}
 		src := slices.IndexFunc(s.p.Sources, func(c Source) bool { return c.OID == l.rel.OID })
-		d, err := s.a.try(ctx, core)
+		core, err := s.imageCore(ctx, core, src)
 		if err != nil {
 			return "", "", err
 		}
-		s.readBy(src, readsIn(d.tree, l.rel.OID))
 		for _, images := range []string{newImages(src), oldImages(src)} {
 			part, err := s.a.withImages(core, &s.p.Sources[src], images)
 			if err != nil {
@@ -209,15 +208,38 @@ func (s *setOperation) joinedKeys(ctx context.Context, core string, n int) (sql,
 	return j.groupKeys(n), j.widened(), nil
 }
 
-// readBy notes what old images of a source must carry.
-func (s *setOperation) readBy(src int, r reads) {
-	n := &s.need[src]
-	n.full = n.full || r.columns[0] || r.all
+// imageCore notes what old images must carry for a leg. Its filter is left out where the
+// identity holds all but the filter's columns: some rows more are then run again.
+func (s *setOperation) imageCore(ctx context.Context, core string, src int) (string, error) {
+	d, err := s.a.try(ctx, core)
+	if err != nil {
+		return "", err
+	}
+	from := &s.p.Sources[src]
+	read := readsIn(d.tree, from.OID)
+	if sel, ok := splitSelect(core); ok && !sel.where.empty() && !s.a.carried(from, s.needed(src, read)) {
+		bare := core[:sel.from.end] + core[sel.where.end:]
+		if d, err = s.a.try(ctx, bare); err != nil {
+			return "", err
+		}
+		if less := readsIn(d.tree, from.OID); s.a.carried(from, s.needed(src, less)) {
+			core, read = bare, less
+		}
+	}
+	s.need[src].full = s.need[src].full || read.columns[0] || read.all
+	s.need[src].add(s.needed(src, read).columns...)
+	return core, nil
+}
+
+// needed are the columns of a source that are read.
+func (s *setOperation) needed(src int, r reads) needs {
+	n := needs{full: r.columns[0] || r.all}
 	for _, c := range s.p.Sources[src].Columns {
 		if r.columns[int(c.Num)] {
 			n.add(c.Name)
 		}
 	}
+	return n
 }
 
 // newSQL restricts each leg, since Postgres pushes no condition into EXCEPT.

@@ -229,12 +229,14 @@ func (a *analysis) netKey(r *relation) []string {
 	if len(r.leaves) == 0 {
 		return nil
 	}
+	// Leaves may have their columns in another order.
+	differ := func(x, y []string) bool { return len(x) != len(y) || !subset(x, y) }
 	pk := r.leaves[0].Primary
-	if len(pk) > 0 && !slices.ContainsFunc(r.leaves, func(l leaf) bool { return !slices.Equal(l.Primary, pk) }) {
+	if len(pk) > 0 && !slices.ContainsFunc(r.leaves, func(l leaf) bool { return differ(l.Primary, pk) }) {
 		return pk
 	}
 	id := r.leaves[0].Columns
-	if len(id) > 0 && !slices.ContainsFunc(r.leaves, func(l leaf) bool { return !slices.Equal(l.Columns, id) }) {
+	if len(id) > 0 && !slices.ContainsFunc(r.leaves, func(l leaf) bool { return differ(l.Columns, id) }) {
 		return id
 	}
 	return nil
