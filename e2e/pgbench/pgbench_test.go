@@ -192,8 +192,8 @@ func TestInitialisedAgain(t *testing.T) {
 	})
 	require.Equal(t, before, b.db.Query(t, stored))
 	for _, row := range b.db.Query(t, stale) {
-		// pgbench adds primary keys last: who looks before that misses those.
-		require.Regexp(t, "ALTER TABLE .* REPLICA IDENTITY FULL|refresh|add a primary key", row[1], "%s must say what to do", row[0])
+		// pgbench adds primary keys last. A view that was looked at before says what it missed then, until it is refreshed.
+		require.Regexp(t, "ALTER TABLE .* REPLICA IDENTITY FULL|refresh|add a primary key|unique column", row[1], "%s must say what to do", row[0])
 	}
 	b.key()
 	for _, v := range views() {
