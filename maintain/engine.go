@@ -110,6 +110,7 @@ type Engine struct {
 	looked    time.Time         // when the present snapshot was last asked for
 	polled    time.Time         // when requests and waiters were last looked for
 	compared  time.Time         // when the catalog was last compared
+	staleNext int               // index of the stale view that was compiled last
 	requests  []backing.Request // to refresh, taken and not finished
 
 	persist bool             // states changed that the catalog does not show yet

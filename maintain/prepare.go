@@ -289,20 +289,55 @@ func (e *Engine) watchProducers(ctx context.Context) error {
 	return nil
 }
 
-// replan compiles a view again after something that it depends on changed.
-func (e *Engine) replan(ctx context.Context, v *view) error {
+// compileAgain gives a view's plan after something that it depends on changed, or why there is none.
+func (e *Engine) compileAgain(ctx context.Context, v *view) (p *plans.Plan, why, err error) {
 	at := slices.Index(e.views, v)
 	// While the daemon runs, no estimate changes a strategy.
-	p, err := e.plan(ctx, v.decl, e.views[:at], &plans.Kept{Strategy: v.plan.Strategy, Estimate: v.plan.Estimate, Always: true})
+	p, err = e.plan(ctx, v.decl, e.views[:at], &plans.Kept{Strategy: v.plan.Strategy, Estimate: v.plan.Estimate, Always: true})
 	var refusal *plans.Refusal
 	switch {
 	case errors.As(err, &refusal):
-		e.stale(v, refusal)
-		return nil
+		return nil, refusal, nil
 	case err != nil:
-		return err
+		return nil, nil, err
 	case !sameColumns(v.plan, p):
-		e.stale(v, fmt.Errorf("its columns would change; declare it under another name, or drop %s and start again", v.name))
+		return nil, fmt.Errorf("its columns would change; declare it under another name, or drop %s and start again", v.name), nil
+	}
+	return p, nil, nil
+}
+
+// lookAtStale compiles one of the stale views again. What it lacks may have come back in an object that is not watched,
+// such as a table that was dropped and made anew; until then it says what it lacks now.
+func (e *Engine) lookAtStale(ctx context.Context) error {
+	for range e.views {
+		e.staleNext = (e.staleNext + 1) % len(e.views)
+		v := e.views[e.staleNext]
+		if v.state != Stale {
+			continue
+		}
+		e.facts = plans.NewFacts()
+		_, why, err := e.compileAgain(ctx, v)
+		switch {
+		case err != nil:
+			return err
+		case why == nil:
+			return e.tryRecompile(ctx, nil)
+		case v.err == nil || why.Error() != v.err.Error():
+			e.stale(v, why)
+		}
+		return nil
+	}
+	return nil
+}
+
+// replan compiles a view again after something that it depends on changed.
+func (e *Engine) replan(ctx context.Context, v *view) error {
+	p, why, err := e.compileAgain(ctx, v)
+	if err != nil {
+		return err
+	}
+	if why != nil {
+		e.stale(v, why)
 		return nil
 	}
 	wasStale := v.state == Stale

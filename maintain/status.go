@@ -119,5 +119,5 @@ func (e *Engine) compare(ctx context.Context, now time.Time) error {
 	for _, o := range diff {
 		e.rewritten(o, found[o])
 	}
-	return nil
+	return e.lookAtStale(ctx)
 }
