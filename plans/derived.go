@@ -16,11 +16,12 @@ import (
 type derived struct {
 	text   string // the query, showing attrs
 	attrs  []attribute
-	slice  []int  // numbers of the columns that tell slices apart
-	extra  string // columns that the query does not show by itself
-	core   string // the slices of its input rows; "" where they are not at hand
-	keys   string // the touched slices, k0, k1, ...
-	inputs []int  // sources whose images keys reads
+	slice  []int        // numbers of the columns that tell slices apart
+	drifts map[int]bool // columns whose values depend on the order of evaluation
+	extra  string       // columns that the query does not show by itself
+	core   string       // the slices of its input rows; "" where they are not at hand
+	keys   string       // the touched slices, k0, k1, ...
+	inputs []int        // sources whose images keys reads
 	need   []needs
 	floor  map[int]bool // sources any change of which may touch every slice
 	index  *lookup      // by which a slice's rows are found; nil: not known
@@ -73,9 +74,11 @@ func (a *analysis) derive(ctx context.Context, p *Plan, text string) (*derived, 
 	}
 	s := newScope(a, got.tree, nil)
 	shadow := &Plan{Name: p.Name, Sources: p.Sources, Columns: a.describeColumns(got.columns, s)}
-	d := &derived{text: withoutOrder(got.text), attrs: slices.Clone(got.columns), floor: map[int]bool{}}
+	d := &derived{text: withoutOrder(got.text), attrs: slices.Clone(got.columns), floor: map[int]bool{}, drifts: map[int]bool{}}
 	for i := range d.attrs {
 		d.attrs[i].Num, d.attrs[i].NotNull = int16(i+1), shadow.Columns[i].NotNull
+		shadow.Columns[i].Dependent = s.dependence(i)
+		d.drifts[i+1] = shadow.Columns[i].Dependent == Float
 	}
 	var why string
 	if s.q.has("setOperations") {
@@ -117,6 +120,9 @@ func (a *analysis) deriveRows(ctx context.Context, shadow *Plan, s *scope, d *de
 		return "it has one row", nil
 	}
 	shadow.Key = key
+	if why := drifting(shadow.keyed()); why != "" {
+		return why, nil
+	}
 	op := newSetOperation(a, shadow, s, d.text)
 	if why := op.read(); why != "" {
 		return why, nil
@@ -147,6 +153,9 @@ func (a *analysis) deriveSlices(ctx context.Context, shadow *Plan, s *scope, d *
 	if why, err := sl.find(ctx); why != "" || err != nil {
 		return why, err
 	}
+	if why := drifting(sl.columns); why != "" {
+		return why, nil
+	}
 	d.core = sl.keysText(true)
 	hidden := 0
 	for i, o := range sl.outputs {
@@ -169,6 +178,17 @@ func (a *analysis) deriveSlices(ctx context.Context, shadow *Plan, s *scope, d *
 		return sl.deriveImages(ctx, d, r)
 	}
 	return sl.deriveJoin(ctx, d)
+}
+
+// drifting declines slices by values that come out otherwise when they are computed
+// again: the old ones would not be found.
+func drifting(columns []Column) string {
+	for _, c := range columns {
+		if c.Dependent == Float {
+			return "its slices are told apart by " + c.Name + ", which depends on the order of evaluation"
+		}
+	}
+	return ""
 }
 
 // alone reports a table that stands once in a tree, and of which images carry all
@@ -269,6 +289,15 @@ func (j *joinTree) derivedAt(s *scope, rt int) (*site, bool) {
 func (p *site) sliced(c cond) bool {
 	return p.derived == nil || !slices.ContainsFunc(c.cols, func(col columnRef) bool {
 		return col.place == p.id && !slices.Contains(p.derived.slice, col.attr)
+	})
+}
+
+// drifts reports a condition on a column of a derived query that depends on the order of
+// evaluation.
+func (j *joinTree) drifts(c cond) bool {
+	return slices.ContainsFunc(c.cols, func(col columnRef) bool {
+		d := j.places[col.place].derived
+		return d != nil && d.drifts[col.attr]
 	})
 }
 

@@ -25,6 +25,9 @@ func planJoinSlices(ctx context.Context, a *analysis, p *Plan) (string, []needs,
 	if why, err := s.find(ctx); why != "" || err != nil {
 		return why, nil, err
 	}
+	if why := drifting(s.columns); why != "" {
+		return why, nil, nil
+	}
 	core, err := a.try(ctx, s.keysText(true))
 	if err != nil {
 		return "", nil, err

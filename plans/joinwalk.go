@@ -39,7 +39,7 @@ func (j *joinTree) reach(targets, starts []int, conds []cond) (walks []*trail, l
 				continue
 			}
 			from := c.places[1-k]
-			if !j.places[from].sliced(c) {
+			if !j.places[from].sliced(c) || j.drifts(c) {
 				continue // which of its rows changed is not known in other columns
 			}
 			seen[from], next[from], via[from] = true, at, i

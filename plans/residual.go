@@ -155,6 +155,9 @@ func (s *slicing) addHidden(ctx context.Context, e *node) (string, error) {
 		if !equalTrees(stripLocations(got), stripLocations(s.scope.plain(e))) {
 			continue
 		}
+		if sc.dependence(0) == Float {
+			return "", nil // computed again it would come out otherwise
+		}
 		at := d.columns[0]
 		c := Column{
 			Name: prefixed("mvsync_k", len(s.p.Hidden)), Type: at.Type, TypeOID: at.TypeOID, Modifier: at.Modifier,

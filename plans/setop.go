@@ -37,6 +37,9 @@ func planSetOperation(ctx context.Context, a *analysis, p *Plan) (string, []need
 	if len(keyed) == 0 {
 		return "it has one row", nil, nil
 	}
+	if why := drifting(keyed); why != "" {
+		return why, nil, nil
+	}
 	keys, why, err := s.keysSQL(ctx, keyed)
 	if why != "" || err != nil {
 		return why, nil, err
