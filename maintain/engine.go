@@ -216,6 +216,9 @@ func (e *Engine) RunOnce(ctx context.Context, stream Stream) error {
 		if e.newest.snapshot.Covers(target) && !e.unsettled() {
 			return e.stopped(ctx, nil)
 		}
+		if err := e.near(ctx); err != nil {
+			return err
+		}
 		if err := e.attempt(ctx); err != nil {
 			return err
 		}

@@ -154,6 +154,26 @@ func (e *Engine) catchUp() {
 	}
 }
 
+// near lets the stream come near enough for a round to be opened, as [Engine.wait] does, without looking for other work.
+func (e *Engine) near(ctx context.Context) error {
+	for {
+		e.absorb()
+		e.polled = time.Now() // no poll
+		if err := e.advance(ctx, e.polled); err != nil {
+			return err
+		}
+		if e.drain.target == 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-e.stream.Ready():
+		case <-time.After(e.pause()):
+		}
+	}
+}
+
 // pause is how long to wait where nothing is received.
 func (e *Engine) pause() time.Duration {
 	d := pollEvery

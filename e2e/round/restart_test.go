@@ -1,6 +1,7 @@
 package round
 
 import (
+	"bytes"
 	"fmt"
 	"testing"
 	"time"
@@ -190,6 +191,26 @@ func TestOnce(t *testing.T) {
 		d.Join()
 		require.Equal(t, db.Value(t, "SELECT sum(p) FROM item"), db.Value(t, "SELECT sum(s) FROM grouped"))
 	}
+}
+
+// TestOnceCatchesUp: a daemon that is to run once and is far behind holds no snapshot until the stream is near, either.
+func TestOnceCatchesUp(t *testing.T) {
+	t.Parallel()
+	db := own(t, nil) // others' log would be read as well
+	db.Exec(t, items)
+	var log bytes.Buffer
+	listed := daemon.View("listed", "SELECT bucket, string_agg(p::text, ',' ORDER BY pk) AS l FROM item WHERE pk < 100 GROUP BY bucket")
+	once := func() {
+		log.Reset()
+		d, err := daemon.Launch(t, db, daemon.Options{Views: []plans.Declaration{listed}, Once: true, Log: &log})
+		require.NoError(t, err)
+		d.Join()
+	}
+	once()
+	db.Exec(t, "INSERT INTO item SELECT 1000 + g, 1, 1, 1 FROM generate_series(1, 60000) g")
+	db.Exec(t, "UPDATE item SET p = p + 1 WHERE pk < 100")
+	once()
+	require.Contains(t, log.String(), "catching up")
 }
 
 // TestStopsSoon: a daemon ends at once, also while nothing happens.
