@@ -26,6 +26,8 @@ const (
 	// behind is how far the stream may be from the server's position before the
 	// daemon drains it without a transaction open.
 	behind ingest.LSN = 4 << 20
+	// drainEvery is how long received transactions gather before they are folded meanwhile.
+	drainEvery = 10 * time.Millisecond
 )
 
 // drain is the state of catching up: the position to reach before a round is opened.
@@ -68,7 +70,7 @@ func (e *Engine) wait(ctx context.Context) error {
 	for {
 		fresh := e.absorb()
 		now := time.Now()
-		if fresh || (e.batch.Len() > 0 && now.Sub(e.looked) >= e.carry) || now.Sub(e.looked) >= pollEvery {
+		if e.lookDue(fresh, now) {
 			if err := e.advance(ctx, now); err != nil {
 				if err := e.survive(ctx, err); err != nil {
 					return err
@@ -89,6 +91,16 @@ func (e *Engine) wait(ctx context.Context) error {
 		case <-time.After(e.pause()):
 		}
 	}
+}
+
+// lookDue reports whether a snapshot is to be taken. While the stream is far behind each of them lets so much be folded
+// that a few are enough.
+func (e *Engine) lookDue(fresh bool, now time.Time) bool {
+	since := now.Sub(e.looked)
+	if e.drain.target != 0 {
+		return since >= drainEvery
+	}
+	return fresh || (e.batch.Len() > 0 && since >= e.carry) || since >= pollEvery
 }
 
 // absorb takes over what the stream has received.
@@ -157,10 +169,12 @@ func (e *Engine) catchUp() {
 // near lets the stream come near enough for a round to be opened, as [Engine.wait] does, without looking for other work.
 func (e *Engine) near(ctx context.Context) error {
 	for {
-		e.absorb()
-		e.polled = time.Now() // no poll
-		if err := e.advance(ctx, e.polled); err != nil {
-			return err
+		fresh, now := e.absorb(), time.Now()
+		if e.lookDue(fresh, now) {
+			e.polled = now // no poll
+			if err := e.advance(ctx, now); err != nil {
+				return err
+			}
 		}
 		if e.drain.target == 0 {
 			return nil
