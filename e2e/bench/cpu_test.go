@@ -37,7 +37,8 @@ func watchCPU(servers ...*pgserver.Server) *cpu {
 	c := &cpu{servers: servers, first: map[int]float64{}, last: map[int]float64{}, names: map[int]string{}, stop: make(chan struct{}), own: ownCPU()}
 	c.look(true)
 	c.done.Go(func() {
-		tick := time.NewTicker(20 * time.Millisecond)
+		// Each look costs some milliseconds of what is measured; a process that ends loses what it used since the last.
+		tick := time.NewTicker(250 * time.Millisecond)
 		defer tick.Stop()
 		for {
 			select {
