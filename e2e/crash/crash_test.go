@@ -57,8 +57,8 @@ func fixture(t *testing.T, db *pgtest.DB, reconnect bool) (w *workload.Workload,
 // finish brings a last child to the end of the workload, and compares from outside.
 func finish(t *testing.T, db *pgtest.DB, p *process) {
 	t.Helper()
-	p.await(t, p.count()+1)
-	require.Equal(t, "t", db.Value(t, "SELECT mvsync.wait()"))
+	// It may be there already: nobody writes any more.
+	require.Equal(t, "t", db.Value(t, "SELECT mvsync.wait('120s')"))
 	checker := &oracle.Checker{}
 	for _, v := range views() {
 		checker.Views = append(checker.Views, oracle.View{Table: v.Name.String(), Body: v.Query})
