@@ -28,7 +28,7 @@ const (
 	partRows  = 64 << 10
 	partBytes = 8 << 20
 	// aheadEvery is how long received transactions gather before they are folded.
-	aheadEvery = 2 * time.Millisecond
+	aheadEvery = 10 * time.Millisecond
 	// aheadOpen is how near the stream must be for a round to be opened early: its
 	// snapshot is held meanwhile, which keeps VACUUM from removing dead rows, for the
 	// seconds that this much log takes, not for the hours that a long stop may.
