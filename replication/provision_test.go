@@ -68,7 +68,9 @@ func TestProvisionAndTeardown(t *testing.T) {
 	require.NoError(t, Teardown(t.Context(), target, report))
 	require.Equal(t, []string{"slot " + target.Slot, "publication " + target.Publication}, removed)
 	require.Equal(t, "0", leftovers(t, db))
-	require.ErrorIs(t, r.ended(t), ErrSlotLost)
+	// The reader says what it misses first: the slot goes before the publication, and it may look after both have.
+	ended := r.ended(t)
+	require.True(t, errors.Is(ended, ErrSlotLost) || errors.Is(ended, ErrPublicationLost), "%v", ended)
 	require.NoError(t, Teardown(t.Context(), target, report))
 	require.Len(t, removed, 2, "nothing was left to remove")
 }
