@@ -131,12 +131,12 @@ func (s *slicing) addExpr(ctx context.Context, e *node) (string, error) {
 	return s.addHidden(ctx, e)
 }
 
-// shows finds the output column that is the expression, else one that is a cast of it, which makes the same slices; -1
-// where there is none.
+// shows finds the output column that is the expression, else one that is a cast of it, which makes the same slices where
+// equal values have one text; -1 where there is none.
 func (s *slicing) shows(e *node) int {
 	outs := s.scope.outputs()
 	i := slices.IndexFunc(outs, func(t *node) bool { return s.scope.sameExpr(t.child("expr"), e) })
-	if i >= 0 {
+	if i >= 0 || !s.a.exactExpr(e) {
 		return i
 	}
 	return slices.IndexFunc(outs, func(t *node) bool { return s.scope.sameExpr(s.scope.uncast(t.child("expr")), e) })
